@@ -4,21 +4,36 @@
 // arrives and carries out what it decides; simulations drive it for millions of steps. One object
 // keeps the watermarks of all chunks of one shard.
 //
-//   mode  staleness  a push at clock c                         weights for clock c+1 are released
-//   when BSP   0          is summed with the others of clock c and  the round c of this chunk is
-//   closed
-//                    applied once, when all members pushed c
-//   SSP   s > 0      is applied at once                        every member pushed at least c - s
-//   ASP   async      is applied at once                        at once
+//   mode  staleness  a push at clock c            weights for clock c + 1 are released when
+//   ----  ---------  ---------------------------  ---------------------------------------------
+//   BSP   0          joins the sum of round c,    round c of the chunk is closed: every member
+//                    which is applied once        that takes part in it has pushed c
+//   SSP   s > 0      is applied at once           every member has pushed at least c - s
+//   ASP   async      is applied at once           at once
+//
+// Words. A *life* is (worker, incarnation). Its *watermark* on a chunk is the clock up to which
+// nothing of it is outstanding there: it starts at first_clock - 1 and moves by one with every
+// push; each clock arrives once, in order, without gaps. In BSP exactly one round is *open* on a
+// chunk; all before it are closed for good.
+//
+// Membership in BSP. A member takes part in a chunk's rounds from its first clock on, or from the
+// round that was open there when its view was installed, if that is later: its pushes to rounds
+// that were closed before are refused (kRoundClosed) and owed by nobody, and it may go on at the
+// open round. The pushes of a member that leaves stay in the open round, which divides by the
+// weight received. A round in which no member takes part closes at once; so does a started round
+// when the last member leaves, for what was acknowledged is not lost.
 //
 // Sources: BSP: Valiant, CACM 33(8), 1990. SSP: Ho et al., "More Effective Distributed ML via a
-// Stale Synchronous Parallel Parameter Server", NIPS 2013, section 3 (the bound). Threading: owner
-// thread: the shard's. Allocation: none after construction and OnView, apart from the decision list
-// that the caller owns. Errors: a peer's event is never an error of this object; it is refused by a
-// decision.
+// Stale Synchronous Parallel Parameter Server", NIPS 2013, section 3 (the bound).
+//
+// Threading: owner thread: the shard's. Allocation: none after construction and OnView, apart from
+// the decision list that the caller owns (one OnPush appends at most one decision a member and one
+// more). Errors: a peer's event is never an error of this object; it is refused by a decision.
 #pragma once
 
 #include <cstdint>
+#include <span>
+#include <string_view>
 #include <vector>
 
 #include "common/status.h"
@@ -58,75 +73,151 @@ struct PushId {
 };
 
 enum class PushAction : uint8_t {
-  kApply,       // SSP, ASP: step the optimizer with it now.
-  kAccumulate,  // BSP: add it to the round's sum. A kCloseRound decision may follow in the same
-                // call.
-  kDuplicate,   // Held already: touch nothing. Its pull, if any, is answered as if new.
-  kEarly,      // BSP: of a later round than the open one; nothing was recorded. Keep it and present
-               // it again after the chunk's next kCloseRound, or answer kBusy.
-  kNotInView,  // Refuse: this life is not a member.
-  kRoundClosed,  // BSP: refuse: its round was closed without it (its life joined too late for it).
-  kSkipsClock,   // Refuse: a life's clocks on a chunk come in order without gaps; this one skips.
+  kApply,        // SSP, ASP: step the optimizer with it now.
+  kAccumulate,   // BSP: add it to the round's sum. kCloseRound may follow in the same call.
+  kDuplicate,    // Held already: touch nothing. Its pull, if any, is answered as if new.
+  kEarly,        // BSP: of a later round than the open one; nothing was recorded. Keep it and
+                 // present it again after the chunk's next kCloseRound, or answer kBusy.
+  kNotInView,    // Refuse: this life is not a member.
+  kRoundClosed,  // BSP: refuse: its round was closed before this life joined. Nothing is recorded;
+                 // the life's next clocks are taken as soon as they reach the open round.
+  kSkipsClock,   // Refuse: it leaves a gap after the life's watermark or precedes its first clock.
 };
+std::string_view PushActionName(PushAction action);
 
 struct Decision {
   enum class Kind : uint8_t {
-    // BSP: apply the mean of the round's pushes: the sum divided by `weight_sum`. At zero weight
-    // the
-    // optimizer does not step (everyone's push was empty), the version stays.
+    // BSP: all rounds of the chunk up to `clock` are closed. Apply the mean of the pushes that were
+    // accumulated: their sum divided by `weight_sum`. At zero weight the optimizer does not step
+    // (every push was empty, or no member took part), and the version stays. More than one round
+    // closes in one decision only where nobody took part in them.
     kCloseRound,
     // Answer the pull `ticket` with the chunk's present weights; `min_clock` goes into the reply.
     kRelease,
-    // Answer the pull `ticket` with kNotInView: its life left the view.
+    // Answer the pull `ticket` with kNotInView: its life left the view, or never was in it.
     kRefuse,
   };
   Kind kind = Kind::kRelease;
   uint32_t chunk = 0;
-  Clock clock = 0;        // kCloseRound: the round. Others: the pull's clock.
+  Clock clock = 0;        // kCloseRound: the last round it closes. Others: the pull's clock.
   double weight_sum = 0;  // kCloseRound.
   uint32_t pushes = 0;    // kCloseRound: non-empty pushes in the sum.
   Clock min_clock = kNoClock;
   uint64_t ticket = 0;
+  friend bool operator==(const Decision&, const Decision&) = default;
+};
+
+// How far a life came: its highest watermark over all chunks.
+struct LifeClock {
+  WorkerId worker = 0;
+  Incarnation incarnation = 0;
+  Clock highest = kNoClock;
 };
 
 class Consistency {
  public:
-  // InvalidArgument: a mode and a staleness that do not fit, or zero chunks.
+  // InvalidArgument: a mode and a staleness that do not fit, zero chunks or members, a negative
+  // first clock.
   static Result<Consistency> Create(const ConsistencyOptions& options);
 
   // Installs a newer view: members that are gone leave all clocks (rounds may close, pulls may be
-  // released, theirs are refused); joiners count from their first clock. An older or equal version
-  // changes nothing. Decisions are in the order in which they must be carried out.
-  // InvalidArgument: unsorted, doubled or too many members; nothing changes.
+  // released, theirs are refused); joiners count from their first clock. A member that stays keeps
+  // its watermarks and its pulls; its first clock is read only when it joins. An older or equal
+  // version changes nothing. Decisions are in the order in which they must be carried out.
+  // InvalidArgument: unsorted, doubled or too many members, incarnation 0, a negative first clock;
+  // or a life that is not newer than its worker's last one here, or starts at a clock which that
+  // one reached (either would break exactly-once). Nothing changes then.
   Status OnView(const View& view, std::vector<Decision>* decisions);
 
   // What a push at this identity would be, recording nothing: what a shard asks before it gives the
   // payload a place to land.
   PushAction Preview(const PushId& id) const;
 
-  // Records a push. `weight` is the samples behind it; `empty` counts as weight 0 with no gradient.
-  // The action is for the caller to carry out before the decisions appended to `decisions`.
+  // Records a push. `weight` (finite, >= 0) is the samples behind it; `empty` counts as weight 0
+  // with no gradient. The action is for the caller to carry out before the decisions appended to
+  // `decisions`.
   PushAction OnPush(const PushId& id, double weight, bool empty, std::vector<Decision>* decisions);
 
-  // Asks for the weights that clock `id.clock` may see (a push-pull at c asks for c + 1). Answered
-  // by a kRelease or kRefuse decision with `ticket`, now or later. The caller sends at most
-  // one open pull per (life, chunk); a newer one replaces an older one (a resend), whose ticket is
-  // then dropped silently.
+  // Asks for the weights that clock `id.clock` may see: a push-pull at c asks for c + 1, a plain
+  // pull for its own clock (a life's first one: first_clock), kNoClock for whatever there is now.
+  // Answered by a kRelease or kRefuse decision with `ticket`, now or later. For clock r it is
+  // released when
+  //   BSP  round r - 1 is closed on the chunk (OpenRound >= r);
+  //   SSP  every member's watermark is at least r - 1 - s, and its own at least r - 1;
+  //   ASP  its own watermark is at least r - 1;
+  // "its own" because a worker reads all of its own writes, and a resent pull may come before the
+  // resent push. The caller sends at most one open pull per (life, chunk); a newer one replaces an
+  // older one (a resend), whose ticket is then dropped silently.
   void OnPull(const PushId& id, uint64_t ticket, std::vector<Decision>* decisions);
 
   // Forgets an open pull (its channel closed).
   void DropPull(uint64_t ticket, uint32_t chunk);
 
-  // Highest clock of which all updates by every member are in this chunk; kNoClock if none.
+  // The clock up to which every member's updates are in the chunk's weights: BSP: the last closed
+  // round; SSP, ASP: the slowest member's watermark. first_clock - 1 of the options (kNoClock, if
+  // nothing was restored) when there are no members.
   Clock MinClock(uint32_t chunk) const;
-  // The life's watermark on the chunk: every clock up to it is held. Its first clock - 1 before its
-  // first push; kNoClock if it is not a member.
+  // The life's watermark on the chunk: every clock up to it is held (or, in BSP, was closed before
+  // it joined). kNoClock if it is not a member.
   Clock Watermark(uint32_t chunk, WorkerId worker, Incarnation incarnation) const;
-  // Highest watermark of a life over all chunks, also for lives that have left.
+  // Highest watermark of a life over all chunks: of a member, or of the last life of a worker that
+  // left (see kDepartedPerMember). kNoClock for others.
   Clock HighestClock(WorkerId worker, Incarnation incarnation) const;
+  // Appends the members and those that left and are remembered.
+  void AppendLives(std::vector<LifeClock>* lives) const;
   // BSP: the round that is open on the chunk.
   Clock OpenRound(uint32_t chunk) const;
-  const View& view() const;
+  const View& view() const { return view_; }
+
+  // Lives that left are remembered, one a worker, up to this many times max_members; then the
+  // one that left first is forgotten.
+  static constexpr size_t kDepartedPerMember = 4;
+
+ private:
+  // One member on one chunk.
+  struct Seat {
+    Clock watermark = kNoClock;
+    Clock takes_part_from = 0;  // Clocks before it, from the first clock on, closed without it.
+    Clock pull_clock = kNoClock;
+    uint64_t pull_ticket = 0;
+    bool pull_open = false;
+  };
+  // BSP: the round that is open on one chunk.
+  struct Round {
+    Clock clock = 0;
+    double weight_sum = 0;
+    uint32_t non_empty = 0;
+    uint32_t recorded = 0;  // With empty ones.
+  };
+  static constexpr size_t kNoSlot = SIZE_MAX;
+
+  explicit Consistency(const ConsistencyOptions& options);
+
+  Status ValidateView(const View& view) const;
+  // Position of a life in the view, kNoSlot if it is not a member.
+  size_t FindSlot(WorkerId worker, Incarnation incarnation) const;
+  const LifeClock* FindDeparted(WorkerId worker) const;
+  void RememberDeparted(const LifeClock& life);
+  PushAction Classify(const PushId& id, size_t slot) const;
+  std::span<Seat> seats(uint32_t chunk);
+  std::span<const Seat> seats(uint32_t chunk) const;
+  // Moves what stays to its new slot, refuses the pulls of those that leave, seats the joiners.
+  void Reseat(const View& view, std::vector<Decision>* decisions);
+  // BSP: closes the rounds of the chunk that are complete, at most two decisions.
+  void CloseRounds(uint32_t chunk, std::vector<Decision>* decisions);
+  // Whether every member that takes part in the open round has pushed it.
+  bool RoundComplete(uint32_t chunk) const;
+  // The first clock from the open round on in which a member takes part; the open round if none.
+  Clock NextOwedRound(uint32_t chunk) const;
+  bool MayRelease(const Seat& seat, uint32_t chunk, Clock min_clock) const;
+  void ReleasePulls(uint32_t chunk, std::vector<Decision>* decisions);
+
+  ConsistencyOptions options_;
+  View view_;                        // members, in slot order.
+  std::vector<Clock> highest_;       // By slot.
+  std::vector<Seat> seats_;          // Chunk by chunk, one for each slot.
+  std::vector<Round> rounds_;        // By chunk.
+  std::vector<LifeClock> departed_;  // In the order of leaving; capacity is its bound.
 };
 
 }  // namespace slackline::server
