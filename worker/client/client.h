@@ -17,9 +17,9 @@
 // part. With the fp32 codec gradients() and weights() are the very memory that the transport reads
 // and writes; with another one PushPull encodes and WaitChunk decodes on the calling thread.
 //
-// Threading: one training thread calls everything but Cancel(); I/O runs on the client's own
-// thread. A chunk's weights change only inside WaitChunk/FinishStep for a lossy codec, and between
-// PushPull(k) and WaitChunk(k) for fp32: do not read chunk k in between.
+// Threading: one training thread calls everything but Cancel() and the data leases; I/O runs on the
+// client's own thread. A chunk's weights change only inside WaitChunk/FinishStep for a lossy codec,
+// and between PushPull(k) and WaitChunk(k) for fp32: do not read chunk k in between.
 // Ownership: spans point into the client and live as long as it does.
 // Errors: Unavailable and DeadlineExceeded name what was waited for. Aborted: the job was ended or
 // this worker was removed from the view (its lease expired): start over as a new incarnation.
@@ -108,7 +108,9 @@ class Client {
 
   // A step: BeginStep, then PushPull once for every chunk in any order, then FinishStep.
   virtual Status BeginStep(Clock clock, const StepOptions& options) = 0;
-  virtual Status PushPull(ChunkIndex chunk) = 0;
+  // `empty`: this chunk travels without its gradient although the step has one (an overflow that
+  // backward found late empties the chunks that are left).
+  virtual Status PushPull(ChunkIndex chunk, bool empty = false) = 0;
   // Waits until the chunk's new weights are in weights().
   virtual Status WaitChunk(ChunkIndex chunk) = 0;
   // Waits for all of them and closes the step.
@@ -119,7 +121,11 @@ class Client {
 
   // ---- Through the coordinator ----
   virtual Status Barrier(const std::string& name, TimeNs timeout_ns) = 0;
-  // Data leases (SSP, ASP): up to `count` sample ranges of this worker's own.
+  // True if no live worker of the present view has a lower rank: this one evaluates for all.
+  virtual bool lowest_live_rank() const = 0;
+  // Data leases (SSP, ASP): up to `count` sample ranges of this worker's own. LeaseData and
+  // FinishData are thread-safe: the data thread calls them while the training thread trains; they
+  // wait through a restart of the coordinator, until Cancel().
   virtual Result<control::DataLease> LeaseData(uint32_t count) = 0;
   virtual Status FinishData(const std::vector<uint64_t>& lease_ids) = 0;
   // For metrics.jsonl and the progress line; never blocks (bounded: the oldest are dropped,
