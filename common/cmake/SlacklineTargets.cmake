@@ -13,10 +13,12 @@ endif()
 
 find_package(Threads REQUIRED)
 
-# slackline_flags(target): the warnings of our own code, as errors, and the include root.
+# slackline_flags(target): the warnings of our own code, as errors, and the include root. Without
+# -ffp-contract=off the compiler fuses multiplications with additions where the processor can, and
+# the same job would give other bits on other processors.
 function(slackline_flags target)
   target_include_directories(${target} PUBLIC ${PROJECT_SOURCE_DIR})
-  target_compile_options(${target} PRIVATE -Wall -Wextra -Wconversion -Werror)
+  target_compile_options(${target} PRIVATE -Wall -Wextra -Wconversion -Werror -ffp-contract=off)
 endfunction()
 
 # slackline_library(name SOURCES a.cc ... [PUBLIC libs] [PRIVATE libs])

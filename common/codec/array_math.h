@@ -1,0 +1,24 @@
+// Sums of FP32 arrays, in SIMD chosen at run time: what servers and workers need to add gradients.
+//
+// Threading: pure functions on memory nobody else touches. Pointers need the alignment of float
+// only; arrays must not overlap. Every element is rounded once an operation, so the results are the
+// same on every processor.
+#pragma once
+
+#include <cstddef>
+#include <span>
+
+namespace slackline {
+
+// to[i] += from[i]
+void AddArrays(float* to, const float* from, size_t count);
+// to[i] *= factor
+void ScaleArray(float* to, size_t count, float factor);
+
+// Sums n = leaves.size() arrays of `count` values into leaves[0], in the pairwise tree of
+// --deterministic: tree(n) = tree(first p) + tree(the rest), p the largest power of two below n.
+// The other arrays hold partial sums afterwards. Whoever adds the same leaves in the same order
+// through this function gets the same bits, whether they are workers or micro-batches.
+void TreeSum(std::span<float* const> leaves, size_t count);
+
+}  // namespace slackline
