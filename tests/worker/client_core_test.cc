@@ -490,7 +490,8 @@ TEST_F(ClientCoreTest, AStallIsReportedWithItsReasonAndEnds) {
   EXPECT_TRUE(events_.waiting.empty());
   RunUntil(start_ns + 5 * kNsPerSecond);
   ASSERT_EQ(events_.waiting.size(), 1U);
-  EXPECT_THAT(events_.waiting[0], HasSubstr("waiting 5.0 s for chunk 3 of shard 1 (fake://shard1)"));
+  EXPECT_THAT(events_.waiting[0],
+              HasSubstr("waiting 5.0 s for chunk 3 of shard 1 (fake://shard1)"));
   EXPECT_THAT(events_.waiting[0], HasSubstr("the shard has not taken it"));
   endpoint_.Take(channel, 1);
   RunUntil(start_ns + 10 * kNsPerSecond);

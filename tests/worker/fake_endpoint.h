@@ -79,8 +79,7 @@ class FakeEndpoint final : public transport::Endpoint {
   void Answer(FakeChannel& channel, size_t request, proto::ReplyStatus status, Clock min_clock = 0,
               uint8_t fill = 0) {
     const FakeChannel::Sent& sent = channel.sent[request];
-    const bool yes =
-        status == proto::ReplyStatus::kOk || status == proto::ReplyStatus::kDuplicate;
+    const bool yes = status == proto::ReplyStatus::kOk || status == proto::ReplyStatus::kDuplicate;
     const MutableBytes payload = yes ? sent.landing : MutableBytes{};
     std::fill(payload.begin(), payload.end(), std::byte{fill});
     handler_->OnReply(channel, ReplyHeader(sent, status, min_clock, payload.size()), payload);

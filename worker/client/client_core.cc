@@ -1,7 +1,5 @@
 #include "worker/client/client_core.h"
 
-#include <glog/logging.h>
-
 #include <algorithm>
 #include <utility>
 
@@ -26,11 +24,7 @@ bool WantsPayload(MessageKind kind) {
 
 ClientCore::ClientCore(const CoreOptions& options, transport::Endpoint& endpoint,
                        const TimeSource& time, CoreEvents& events)
-    : options_(options),
-      endpoint_(endpoint),
-      time_(time),
-      events_(events),
-      random_state_(options.seed) {
+    : options_(options), endpoint_(endpoint), time_(time), events_(events), rng_(options.seed) {
   endpoint_.set_handler(this);
 }
 
@@ -261,19 +255,18 @@ void ClientCore::OnReply(transport::Channel& channel, const WireHeader& header,
 
 // A reply that says yes, with the payload that was asked for, or the peer does not speak our
 // protocol and nothing it sends can be trusted.
-void ClientCore::OnWeights(Link& link, Slot& slot, const WireHeader& header,
-                           size_t payload_bytes) {
+void ClientCore::OnWeights(Link& link, Slot& slot, const WireHeader& header, size_t payload_bytes) {
   const size_t expected_bytes = slot.landing.size();
   const bool codec_fits = !slot.wants_payload || header.codec == slot.header.reply_codec;
   if (payload_bytes != expected_bytes || !codec_fits || header.chunk != slot.header.chunk) {
-    LoseLink(link,
-             DataLoss("the reply for chunk " + std::to_string(slot.header.chunk) + " has " +
-                      std::to_string(payload_bytes) + " bytes of codec " +
-                      std::to_string(static_cast<int>(header.codec)) + " for chunk " +
-                      std::to_string(header.chunk) + ", expected " +
-                      std::to_string(expected_bytes) + " bytes of codec " +
-                      std::to_string(static_cast<int>(slot.header.reply_codec))),
-             /*closed=*/false);
+    LoseLink(
+        link,
+        DataLoss("the reply for chunk " + std::to_string(slot.header.chunk) + " has " +
+                 std::to_string(payload_bytes) + " bytes of codec " +
+                 std::to_string(static_cast<int>(header.codec)) + " for chunk " +
+                 std::to_string(header.chunk) + ", expected " + std::to_string(expected_bytes) +
+                 " bytes of codec " + std::to_string(static_cast<int>(slot.header.reply_codec))),
+        /*closed=*/false);
     return;
   }
   if (slot.wants_payload) slot.version = header.version;

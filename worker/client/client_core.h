@@ -25,16 +25,18 @@
 //   kShuttingDown     as a cut: the shard may come back.
 //
 // Threading: owner thread: the one that calls Endpoint::Poll(). Events run inside Poll() or
-// OnTick(). Ownership: endpoint, time and events must outlive this object; payload and landing
-// memory must stay valid and unchanged (payload) until the chunk is done, OnFailed ran, or this
-// object is destroyed. Allocation: none after the links are open, apart from messages about
-// failures and stalls.
+// OnTick(); OnLinkLost also inside Submit() and SetMap(), OnFailed also inside SetMap() and Fail().
+// Ownership: endpoint, time and events must outlive this object; payload and landing memory must
+// stay valid and unchanged (payload) until the chunk is done, OnFailed ran, or this object is
+// destroyed. Allocation: none after the links are open, apart from messages about failures and
+// stalls.
 #pragma once
 
 #include <cstdint>
 #include <string>
 #include <vector>
 
+#include "common/random.h"
 #include "common/status.h"
 #include "common/time_source.h"
 #include "common/types.h"
@@ -50,7 +52,7 @@ inline constexpr uint64_t kHelloRequestId = UINT64_MAX;
 struct CoreOptions {
   WorkerId worker = 0;
   Incarnation incarnation = 1;
-  size_t credit_bytes = 64u << 20;  // A larger push travels alone.
+  size_t credit_bytes = 64u << 20;                               // A larger push travels alone.
   uint32_t max_open_requests = transport::kMaxOpenRequests - 1;  // A link; one more is a hello.
   TimeNs connect_timeout_ns = 5 * kNsPerSecond;  // One attempt, and the answer to its hello.
   TimeNs backoff_min_ns = 20 * kNsPerMs;         // Between attempts; doubles, half of it jitter.
@@ -82,8 +84,8 @@ struct ChunkRequest {
   CodecId reply_codec = CodecId::kNone;  // Of what lands in `landing`.
   double weight = 0;
   float scale = 1;
-  ConstBytes payload;
-  MutableBytes landing;  // Filled wholly by the reply.
+  ConstBytes payload = {};
+  MutableBytes landing = {};  // Filled wholly by the reply.
 };
 
 struct ChunkResult {
@@ -174,11 +176,11 @@ class ClientCore final : private transport::Handler {
     State state = State::kIdle;
     bool was_sent = false;
     bool wants_payload = false;
-    bool wait_for_map = false;  // kPaused because of kMapChanged.
+    bool wait_for_map = false;                                 // kPaused because of kMapChanged.
     proto::ReplyStatus push_status = proto::ReplyStatus::kOk;  // Of a push before its plain pull.
     ShardIndex shard = 0;
-    uint32_t number = 0;        // Of the chunk inside its shard.
-    proto::WireHeader header;   // As it goes, and goes again.
+    uint32_t number = 0;       // Of the chunk inside its shard.
+    proto::WireHeader header;  // As it goes, and goes again.
     ConstBytes payload;
     MutableBytes landing;
     Clock clock = 0;
@@ -253,7 +255,7 @@ class ClientCore final : private transport::Handler {
   size_t links_open_ = 0;
   size_t open_requests_ = 0;
   uint64_t next_request_ = 1;
-  uint64_t random_state_;
+  Rng rng_;
   TimeNs stall_check_ns_ = kNever;
   TimeNs last_report_ns_ = 0;
   Status failure_;

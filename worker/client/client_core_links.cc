@@ -117,8 +117,7 @@ void ClientCore::LoseLink(Link& link, const Status& status, bool closed) {
   link.last_error = status;
   link.credit_used_bytes = 0;
   link.open = 0;
-  for (ChunkIndex chunk = link.sent.front(); chunk != kNoSlot;
-       chunk = slots_[chunk].links.next) {
+  for (ChunkIndex chunk = link.sent.front(); chunk != kNoSlot; chunk = slots_[chunk].links.next) {
     slots_[chunk].state = Slot::State::kResend;
   }
   link.resend.PrependAll(slots_, link.sent);
@@ -126,9 +125,8 @@ void ClientCore::LoseLink(Link& link, const Status& status, bool closed) {
   ++link.attempts;
   ++stats_.links_lost;
   link.state = Link::State::kBackoff;
-  link.deadline_ns =
-      time_.NowNs() +
-      Jittered(std::min(options_.backoff_min_ns << doublings, options_.backoff_max_ns));
+  link.deadline_ns = time_.NowNs() + Jittered(std::min(options_.backoff_min_ns << doublings,
+                                                       options_.backoff_max_ns));
   events_.OnLinkLost(link.shard, status);
 }
 
@@ -183,13 +181,8 @@ void ClientCore::CloseAll() {
 
 // Half fixed, half random, so that workers cut together do not come back together.
 TimeNs ClientCore::Jittered(TimeNs pause_ns) {
-  // SplitMix64: Steele, Lea, Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014.
-  uint64_t mixed = (random_state_ += 0x9E3779B97F4A7C15);
-  mixed = (mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9;
-  mixed = (mixed ^ (mixed >> 27)) * 0x94D049BB133111EB;
-  mixed ^= mixed >> 31;
   const TimeNs half = pause_ns / 2;
-  return half + static_cast<TimeNs>(mixed % static_cast<uint64_t>(half + 1));
+  return half + static_cast<TimeNs>(rng_.Below(static_cast<uint64_t>(half) + 1));
 }
 
 }  // namespace slackline::worker

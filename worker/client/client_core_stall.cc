@@ -49,8 +49,8 @@ std::string ClientCore::DescribeWait(const Slot& slot, TimeNs now_ns) const {
   return "waiting " + Seconds(now_ns - slot.submitted_ns) + " for chunk " +
          std::to_string(slot.header.chunk) + " of shard " + std::to_string(link.shard) + " (" +
          map_.shard_addresses[link.shard] + ") at clock " + std::to_string(slot.header.clock) +
-         ": " + DescribePhase(slot, link, now_ns) + "; " + std::to_string(open_requests_) +
-         " of " + std::to_string(slots_.size()) + " chunks are open";
+         ": " + DescribePhase(slot, link, now_ns) + "; " + std::to_string(open_requests_) + " of " +
+         std::to_string(slots_.size()) + " chunks are open";
 }
 
 std::string ClientCore::DescribePhase(const Slot& slot, const Link& link, TimeNs now_ns) const {
@@ -83,9 +83,8 @@ std::string ClientCore::DescribePhase(const Slot& slot, const Link& link, TimeNs
       }
       [[fallthrough]];
     case Slot::State::kTaken: {
-      const std::string clock = link.last_min_clock == kNoClock
-                                    ? "not known yet"
-                                    : std::to_string(link.last_min_clock);
+      const std::string clock =
+          link.last_min_clock == kNoClock ? "not known yet" : std::to_string(link.last_min_clock);
       return std::string(slot.state == Slot::State::kTaken ? "the shard has taken the push"
                                                            : "the shard was asked") +
              ", the weights are not released: a slower worker is behind (all workers' clock in "
