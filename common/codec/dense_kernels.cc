@@ -17,14 +17,10 @@ namespace {
 template <class Format, class D>
 HWY_INLINE hn::Mask<D> EncodeVector(D d, const float* in, hn::Vec<D> scale, std::byte* out) {
   const auto value = hn::LoadU(d, in);
-  const auto largest = hn::Set(d, Format::kLargest);
   const auto scaled = hn::Mul(value, scale);
+  StoreSaturated<Format>(d, scaled, hn::IsFinite(value), out);
   // False for NaN too: every comparison with NaN is.
-  const auto fits = hn::Le(hn::Abs(scaled), largest);
-  // A finite value that does not fit is clamped; one that is not finite becomes zero.
-  const auto clamped = hn::Min(hn::Max(scaled, hn::Neg(largest)), largest);
-  Format::Store(d, hn::IfThenElseZero(hn::IsFinite(value), clamped), out);
-  return fits;
+  return hn::Le(hn::Abs(scaled), hn::Set(d, Format::kLargest));
 }
 
 // Counts what EncodeVector replaced among `count` values.

@@ -115,6 +115,15 @@ struct Bf16Format {
   }
 };
 
+// Stores what fits as it is, a finite value that does not as the largest finite one of its sign,
+// and zero where `finite` says that the value came of NaN or infinity.
+template <class Format, class D>
+HWY_INLINE void StoreSaturated(D d, hn::Vec<D> value, hn::Mask<D> finite, std::byte* to) {
+  const auto largest = hn::Set(d, Format::kLargest);
+  const auto clamped = hn::Min(hn::Max(value, hn::Neg(largest)), largest);
+  Format::Store(d, hn::IfThenElseZero(finite, clamped), to);
+}
+
 }  // namespace slackline::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 

@@ -1,0 +1,68 @@
+// What every benchmark needs: clocks, medians, memory traffic to compare with, tables and JSON.
+//
+// A machine that does other things as well makes single timings worthless. So a benchmark repeats
+// the thing measured and its yardstick in turn, and reports medians of their ratios.
+// Threading: none of this is thread-safe; a Table or buffer belongs to one thread.
+#pragma once
+
+#include <hwy/aligned_allocator.h>
+
+#include <cstddef>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+#include "common/status.h"
+
+namespace slackline::bench {
+
+// Monotonic seconds, and seconds of processor time this process used (user and system).
+double WallSeconds();
+double CpuSeconds();
+
+// Of a copy of the values; 0 for none. Median is the mean of the middle two for an even count.
+double Median(std::vector<double> values);
+// The value below which `fraction` (0 to 1) of the values lie, by nearest rank.
+double Percentile(std::vector<double> values, double fraction);
+
+// `count` floats, aligned to a cache line, on pages that exist already, all set to `value`.
+using FloatBuffer = hwy::AlignedFreeUniquePtr<float[]>;
+FloatBuffer MakeFloats(size_t count, float value);
+
+// The yardsticks, each one pass: counted bytes are those that the program reads and writes.
+void CopyPass(float* to, const float* from, size_t count);               // 8 a value
+void TriadPass(float* a, const float* b, const float* c, size_t count);  // 12: a = b + s*c
+void TriadInPlacePass(float* a, const float* b, size_t count);           // 12: a = a + s*b
+inline constexpr size_t kCopyBytes = 8;
+inline constexpr size_t kTriadBytes = 12;
+
+// Seconds that `pass` takes.
+template <class Pass>
+double TimePass(const Pass& pass) {
+  const double start = WallSeconds();
+  pass();
+  return WallSeconds() - start;
+}
+
+// A table printed with aligned columns: the first to the left, the others to the right.
+class Table {
+ public:
+  explicit Table(std::vector<std::string> header);
+  // As many cells as the header has.
+  void AddRow(std::vector<std::string> cells);
+  // To standard output.
+  void Print() const;
+
+ private:
+  std::vector<std::vector<std::string>> rows_;
+};
+
+// "12.35" with `digits` after the point.
+std::string FormatNumber(double value, int digits);
+// "64 KiB", "1 MiB": exact multiples only, else bytes.
+std::string FormatBytes(size_t bytes);
+
+// Writes `value` to a file, indented. An empty path is no file and OK.
+Status WriteJson(const std::string& path, const nlohmann::json& value);
+
+}  // namespace slackline::bench

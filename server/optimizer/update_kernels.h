@@ -1,0 +1,41 @@
+// The fused loops of the optimizers, compiled for every SIMD target and chosen at run time.
+//
+// An update reads the gradient in its wire format, the weights and the state once, and writes
+// weights and state once. Constants are worked out once a step in double precision and rounded to
+// FP32; the loop itself rounds every operation once (no fused multiply-add), so results are
+// bit-identical on every processor and equal to server/optimizer/reference.h.
+// Threading: pure functions on memory nobody else touches.
+#pragma once
+
+#include <cstdint>
+
+#include "server/optimizer/optimizer.h"
+
+namespace slackline::server {
+
+// What a step needs besides its arrays.
+struct UpdateConstants {
+  float learning_rate = 0;
+  float momentum = 0;
+  float coupled_decay = 0;     // L2: g += coupled_decay * w. 0 where nothing decays.
+  float decoupled_factor = 1;  // AdamW: w *= decoupled_factor. 1 where nothing decays.
+  float beta1 = 0;
+  float one_minus_beta1 = 1;
+  float beta2 = 0;
+  float one_minus_beta2 = 1;
+  float step_size = 0;           // learning_rate / (1 - beta1^step)
+  float inverse_sqrt_bias2 = 1;  // 1 / sqrt(1 - beta2^step)
+  float epsilon = 0;
+};
+
+UpdateConstants ComputeConstants(const OptimizerConfig& config, bool decay, float learning_rate,
+                                 uint64_t step);
+
+// One step as Optimizer::Step. The views must be valid (see CheckViews in optimizer.cc).
+using UpdateFunction = void (*)(const ParameterView& parameters, const GradientView& gradient,
+                                const UpdateConstants& constants);
+
+// The loop for one optimizer, one payload format (kNone for none) and with or without a sum.
+UpdateFunction FindUpdate(OptimizerKind kind, CodecId payload_codec, bool has_sum);
+
+}  // namespace slackline::server
