@@ -1,7 +1,9 @@
 // Optimizers on FP32 master weights: decode of the gradient and update in one pass over memory.
 //
 // Threading: an Optimizer is immutable; Step may run on any thread on memory nobody else touches.
-// Sources of the formulas stand beside each OptimizerKind.
+// Results are the same bits on every processor (see update_kernels.h). Sources of the formulas
+// stand beside each OptimizerKind. Errors: bad settings are refused by Create and
+// ValidateSchedule; a wrong pointer, slot or codec in Step is a bug of the caller and is CHECKed.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +17,18 @@
 
 namespace slackline::server {
 
-enum class OptimizerKind : uint8_t { kSgd, kMomentum, kNesterov, kAdam, kAdamW, kAdagrad };
+// g is the gradient, w the weights, r the learning rate, l weight_decay, m momentum, b1 and b2 the
+// betas, e epsilon, t the step. Where a segment decays, all but AdamW first add l*w to g.
+enum class OptimizerKind : uint8_t {
+  kSgd,       // w -= r*g
+  kMomentum,  // v = m*v + g; w -= r*v. Polyak 1964 (heavy ball), with r outside v as in PyTorch.
+  kNesterov,  // v = m*v + g; w -= r*(g + m*v). Sutskever et al. 2013, in PyTorch's form.
+  kAdam,      // Kingma and Ba 2015, algorithm 1: p = b1*p + (1-b1)*g; q = b2*q + (1-b2)*g^2;
+              // w -= r * p/(1-b1^t) / (sqrt(q/(1-b2^t)) + e).
+  kAdamW,     // Loshchilov and Hutter 2019, algorithm 2: w *= 1 - r*l, then as Adam. The decay
+              // follows r and its schedule.
+  kAdagrad,   // Duchi et al. 2011: s += g^2; w -= r * g / (sqrt(s) + e).
+};
 
 struct OptimizerConfig {
   OptimizerKind kind = OptimizerKind::kSgd;
@@ -24,6 +37,7 @@ struct OptimizerConfig {
   double beta2 = 0.999;
   double epsilon = 1e-8;
   double weight_decay = 0;  // Coupled (L2) except AdamW (decoupled); only where a segment decays.
+  // Fields that the kind does not use may hold anything.
 };
 
 // The gradient of `count` elements: g[i] = (sum[i] + decode(payload)[i] * payload_scale) * scale.
@@ -45,7 +59,9 @@ struct ParameterView {
   float* slot1 = nullptr;          // second moment.
   size_t count = 0;
   bool decay = false;
-  std::byte* copy_out = nullptr;  // If set: w(t+1) also encoded here, in copy_codec (fp16, bf16).
+  // If set: w(t+1) is also encoded here, in copy_codec (fp16, bf16), as Codec::Encode with scale 1
+  // does it: a weight that does not fit becomes the largest finite value.
+  std::byte* copy_out = nullptr;
   CodecId copy_codec = CodecId::kNone;
 };
 
@@ -68,18 +84,25 @@ class Optimizer {
 Result<OptimizerKind> ParseOptimizerKind(std::string_view name);
 std::string_view OptimizerKindName(OptimizerKind kind);
 
-// Learning rate as a function of the clock. `total` and `warmup` in clocks.
+// Learning rate as a function of the clock: linear warm-up, then the kind's curve. All counts are
+// of clocks, from clock 0.
 struct ScheduleConfig {
   enum class Kind : uint8_t { kConstant, kCosine, kStep };
   Kind kind = Kind::kConstant;
   double learning_rate = 0.1;
-  Clock warmup_steps = 0;       // Linear from learning_rate / warmup_steps; for every kind.
-  Clock total_steps = 0;        // cosine: where it ends.
-  double final_fraction = 0.1;  // cosine: of learning_rate at the end.
-  Clock step_every = 0;         // step
-  double step_factor = 0.1;     // step
+  Clock warmup_steps = 0;  // Linear from learning_rate / warmup_steps; for every kind.
+  // cosine, from the end of the warm-up to total_steps (Loshchilov and Hutter 2017, equation 5,
+  // without restarts), and constant from there:
+  // learning_rate * (final_fraction + (1 - final_fraction) * (1 + cos(pi * progress)) / 2).
+  Clock total_steps = 0;
+  double final_fraction = 0.1;
+  // step: learning_rate * step_factor ^ floor(clock / step_every).
+  Clock step_every = 0;
+  double step_factor = 0.1;
 };
+// InvalidArgument names the setting, its value and what is allowed.
 Status ValidateSchedule(const ScheduleConfig& config);
+// Of a valid config; a clock below 0 counts as 0.
 double LearningRate(const ScheduleConfig& config, Clock clock);
 
 }  // namespace slackline::server
