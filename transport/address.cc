@@ -64,8 +64,6 @@ Result<Address> ParseAddress(std::string_view text, std::string_view scheme) {
   return address;
 }
 
-Result<Address> ParseHostPort(std::string_view text) {
-  return ParseParts(text, text, "host:port");
-}
+Result<Address> ParseHostPort(std::string_view text) { return ParseParts(text, text, "host:port"); }
 
 }  // namespace slackline::transport

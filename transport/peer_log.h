@@ -1,6 +1,6 @@
 // Says whether a log line about a peer's bad bytes is due: one a peer and minute, so that a port
-// scanner cannot fill the disk. Holds a bounded number of peers; the one seen longest ago gives way.
-// Threading: owner thread. Allocation: none after construction but for names that do not fit a
+// scanner cannot fill the disk. Holds a bounded number of peers; the one seen longest ago gives
+// way. Threading: owner thread. Allocation: none after construction but for names that do not fit a
 // small string.
 #pragma once
 

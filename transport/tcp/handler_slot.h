@@ -7,11 +7,10 @@
 
 #include <glog/logging.h>
 
+#include <boost/asio/bind_allocator.hpp>
 #include <cstddef>
 #include <new>
 #include <utility>
-
-#include <boost/asio/bind_allocator.hpp>
 
 namespace slackline::transport {
 

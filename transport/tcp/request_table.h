@@ -16,7 +16,7 @@ class RequestTable {
  public:
   struct Entry {
     uint64_t id = 0;
-    MutableBytes landing;       // Connector: where the reply's payload goes.
+    MutableBytes landing;  // Connector: where the reply's payload goes.
     bool used = false;
     bool taken_sent = false;    // Acceptor: kTaken was queued.
     bool reply_queued = false;  // Acceptor: the reply was queued and is not sent yet.

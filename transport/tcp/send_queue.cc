@@ -22,8 +22,7 @@ void SendQueue::Push(const proto::WireHeader& header, ConstBytes payload) {
   ++tail_;
 }
 
-size_t SendQueue::Gather(std::span<iovec> vectors, size_t budget_bytes,
-                         size_t* total_bytes) const {
+size_t SendQueue::Gather(std::span<iovec> vectors, size_t budget_bytes, size_t* total_bytes) const {
   size_t used = 0;
   size_t total = 0;
   size_t skip = head_written_bytes_;

@@ -54,7 +54,7 @@ class SendQueue {
 
   const size_t capacity_;
   std::unique_ptr<Message[]> ring_;
-  uint64_t head_ = 0, tail_ = 0;  // Count messages for ever; the mask makes them slots.
+  uint64_t head_ = 0, tail_ = 0;   // Count messages for ever; the mask makes them slots.
   size_t head_written_bytes_ = 0;  // Written, counted from the head message's first byte.
 };
 

@@ -1,0 +1,44 @@
+// The system calls of the TCP transport, counted: one gather write, one scatter read, and the
+// socket options every connection gets.
+// Threading: owner thread. Allocation: none.
+#pragma once
+
+#include <sys/uio.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "common/status.h"
+
+namespace slackline::transport {
+
+// For tests and benchmarks: how many system calls and wake-ups the work took.
+struct TcpIoStats {
+  uint64_t writes = 0, reads = 0;                  // sendmsg and recvmsg calls.
+  uint64_t writes_blocked = 0, reads_blocked = 0;  // Of them, those that moved nothing.
+  uint64_t read_waits = 0, write_waits = 0;        // Registrations with the reactor.
+  uint64_t sleeps = 0;                             // Poll() had nothing to do and waited.
+};
+
+// What one call did: bytes moved, or an error number. A call that would block (or was interrupted)
+// is EAGAIN. A read of 0 bytes with no error is the peer's end of stream.
+struct IoResult {
+  size_t bytes = 0;
+  int error = 0;
+};
+
+IoResult GatherWrite(int socket, std::span<iovec> vectors, TcpIoStats& stats);
+IoResult ScatterRead(int socket, std::span<iovec> vectors, TcpIoStats& stats);
+
+struct SocketOptions {
+  int send_buffer_bytes = 0;     // 0: the kernel sizes it as it goes.
+  int receive_buffer_bytes = 0;  // The same. Set before connect or listen: it decides the window.
+};
+
+// Before connect or listen.
+Status SetBufferSizes(int socket, const SocketOptions& options);
+// Once connected: no Nagle delay, dead hosts are noticed.
+Status SetConnectedOptions(int socket);
+
+}  // namespace slackline::transport

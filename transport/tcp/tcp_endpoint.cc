@@ -1,0 +1,186 @@
+#include "transport/tcp/tcp_endpoint.h"
+
+#include <glog/logging.h>
+
+#include <algorithm>
+#include <boost/asio/post.hpp>
+#include <chrono>
+
+#include "transport/tcp/mapped_region.h"
+
+namespace slackline::transport {
+namespace {
+
+// Where unwanted payloads are read to, in pieces of this size.
+constexpr size_t kDrainBytes = 64u << 10;
+// While channels are busy the reactor is asked for news of the others only every so many Polls.
+constexpr uint32_t kBusyPollsPerReactor = 8;
+// Handlers that one visit to the reactor runs: all that can be pending for every channel at once.
+constexpr size_t kMaxReactorHandlers = 3 * kMaxTcpChannels;
+
+}  // namespace
+
+Result<std::unique_ptr<Endpoint>> TcpEndpoint::Create(const TcpOptions& options) {
+  if (options.pass_bytes == 0) return Err(InvalidArgument("pass_bytes must be above 0"));
+  return std::unique_ptr<Endpoint>(new TcpEndpoint(options));
+}
+
+TcpEndpoint::TcpEndpoint(const TcpOptions& options)
+    : options_(options),
+      now_ns_(time_.NowNs()),
+      drain_(kDrainBytes),
+      // One thread runs it: Asio may leave out the wake-ups that several would need.
+      io_(1),
+      work_(io_.get_executor()),
+      resolver_(io_) {
+  channels_.reserve(kMaxTcpChannels);
+  graveyard_.reserve(kMaxTcpChannels);
+  hot_.reserve(2 * kMaxTcpChannels);
+}
+
+TcpEndpoint::~TcpEndpoint() {
+  resolver_.cancel();
+  while (!channels_.empty()) channels_.back()->Shut();
+  for (auto& listener : listeners_) {
+    boost::system::error_code ignored;
+    listener->acceptor.close(ignored);
+  }
+  // Every wait was cancelled above: its handler is ready and only lowers a counter, since channels
+  // are closed. Run, they leave their slots, which die with channels and listeners.
+  io_.poll();
+  for (const auto& channel : graveyard_) CHECK_EQ(channel->pending_waits, 0u);
+  for (const auto& listener : listeners_) CHECK(!listener->waiting);
+}
+
+size_t TcpEndpoint::Poll(TimeNs max_wait_ns) {
+  CHECK(!polling_) << "Poll is not re-entrant";
+  CHECK(handler_ != nullptr) << "set_handler comes first";
+  if (owner_ == std::thread::id()) owner_ = std::this_thread::get_id();
+  CHECK(OnOwnerThread()) << "an endpoint is polled by one thread";
+  polling_ = true;
+  events_ = 0;
+  now_ns_ = time_.NowNs();
+
+  const bool idle = hot_.empty();
+  if (idle ? max_wait_ns <= 0 : ++busy_polls_ >= kBusyPollsPerReactor) {
+    busy_polls_ = 0;
+    RunReactor(0);
+  }
+  ServiceHot();
+  if (events_ == 0 && max_wait_ns > 0) {
+    RunReactor(max_wait_ns);
+    ServiceHot();
+  }
+  if (now_ns_ >= next_deadline_ns_) SweepDeadlines();
+  if (!graveyard_.empty()) Reap();
+  woken_ = false;
+  polling_ = false;
+  return events_;
+}
+
+void TcpEndpoint::RunReactor(TimeNs max_wait_ns) {
+  const TimeNs wait_ns = std::min(max_wait_ns, next_deadline_ns_ - now_ns_);
+  size_t ran = 0;
+  if (wait_ns > 0 && !woken_) {
+    ++io_stats_.sleeps;
+    ran = io_.run_one_for(std::chrono::nanoseconds(wait_ns));
+    now_ns_ = time_.NowNs();
+    if (ran == 0) return;
+  }
+  while (ran < kMaxReactorHandlers && io_.poll_one() > 0) ++ran;
+}
+
+void TcpEndpoint::ServiceHot() {
+  // Until something was done: then the owner has its turn. Each turn without success leaves
+  // channels waiting for the reactor, so that the loop ends.
+  while (!hot_.empty()) {
+    const size_t before = events_;
+    // Channels that callbacks activate stand behind `count` and have their turn in the next pass.
+    const size_t count = hot_.size();
+    for (size_t i = 0; i < count; ++i) {
+      if (hot_[i]->open()) hot_[i]->Service();
+    }
+    std::erase_if(hot_, [](TcpChannel* channel) {
+      channel->listed = channel->hot();
+      return !channel->listed;
+    });
+    if (events_ != before) return;
+  }
+}
+
+void TcpEndpoint::SweepDeadlines() {
+  next_deadline_ns_ = kNever;
+  for (const auto& listener : listeners_) {
+    if (!listener->waiting) StartAccepting(*listener);
+  }
+  // Downwards: failing a channel moves the last one into its place.
+  for (size_t i = channels_.size(); i-- > 0;) {
+    if (i >= channels_.size()) continue;  // A callback closed others.
+    TcpChannel& channel = *channels_[i];
+    const TimeNs deadline_ns = channel.DeadlineNs();
+    if (deadline_ns <= now_ns_) {
+      channel.Fail(channel.DeadlineStatus());
+    } else {
+      NoteDeadline(deadline_ns);
+    }
+  }
+}
+
+void TcpEndpoint::Reap() {
+  // Closing a socket made its waits' handlers ready.
+  size_t ran = 0;
+  while (ran < kMaxReactorHandlers && io_.poll_one() > 0) ++ran;
+  std::erase_if(graveyard_, [](const std::unique_ptr<TcpChannel>& channel) {
+    return channel->pending_waits == 0 && !channel->listed;
+  });
+}
+
+bool TcpEndpoint::OnOwnerThread() const {
+  // Before the first Poll the endpoint may be handed to its thread.
+  return owner_ == std::thread::id() || owner_ == std::this_thread::get_id();
+}
+
+void TcpEndpoint::Wake() {
+  if (wake_pending_.exchange(true)) return;
+  boost::asio::post(io_, InSlot(wake_slot_, [this] {
+                      // Cleared after Asio gave the slot back and before this Poll looks for work:
+                      // a Wake from now on is posted anew.
+                      wake_pending_.store(false);
+                      woken_ = true;
+                    }));
+}
+
+Result<std::unique_ptr<Region>> TcpEndpoint::Allocate(size_t size_bytes) {
+  return MappedRegion::Create(size_bytes, options_.max_region_bytes, &region_bytes_);
+}
+
+void TcpEndpoint::Activate(TcpChannel& channel) {
+  if (channel.listed || !channel.hot()) return;
+  channel.listed = true;
+  hot_.push_back(&channel);
+}
+
+void TcpEndpoint::Bury(TcpChannel& channel) {
+  const size_t slot = channel.slot;
+  CHECK(channels_[slot].get() == &channel);
+  graveyard_.push_back(std::move(channels_[slot]));
+  if (slot + 1 != channels_.size()) {
+    channels_[slot] = std::move(channels_.back());
+    channels_[slot]->slot = slot;
+  }
+  channels_.pop_back();
+}
+
+void TcpEndpoint::NoteDeadline(TimeNs deadline_ns) {
+  next_deadline_ns_ = std::min(next_deadline_ns_, deadline_ns);
+}
+
+void TcpEndpoint::LogBadPeer(std::string_view peer, const Status& status) {
+  uint64_t suppressed = 0;
+  const std::string_view host = peer.substr(0, peer.rfind(':'));
+  if (!peer_log_.ShouldLog(host, now_ns_, &suppressed)) return;
+  LOG(WARNING) << "closed a connection: " << status << " (" << suppressed
+               << " more from this peer since the last report)";
+}
+
+}  // namespace slackline::transport
