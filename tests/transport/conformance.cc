@@ -124,8 +124,8 @@ void TransportTest::ServeEcho(size_t max_payload_bytes) {
   server_handler.when_request = [this](Channel& channel, const proto::WireHeader& header,
                                        MutableBytes payload) {
     FillPattern(echo_reply_.first(payload.size()), header.request_id + kReplySeed);
-    const Status status = channel.Reply(ReplyHeader(header, payload.size()),
-                                        echo_reply_.first(payload.size()));
+    const Status status =
+        channel.Reply(ReplyHeader(header, payload.size()), echo_reply_.first(payload.size()));
     EXPECT_TRUE(status.ok()) << status;
   };
 }

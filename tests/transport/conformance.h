@@ -79,8 +79,7 @@ class Recorder : public Handler {
     ++asked;
     return when_arriving ? when_arriving(channel, header) : Landing::Drain();
   }
-  void OnRequest(Channel& channel, const proto::WireHeader& header,
-                 MutableBytes payload) override {
+  void OnRequest(Channel& channel, const proto::WireHeader& header, MutableBytes payload) override {
     requests.push_back({header, payload, &channel});
     if (when_request) when_request(channel, header, payload);
   }

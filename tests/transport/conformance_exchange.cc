@@ -9,9 +9,7 @@ namespace {
 using proto::MessageKind;
 using proto::WireHeader;
 
-class ExchangeTest : public TransportTest {};
-
-TEST_P(ExchangeTest, OpensAndNamesBothEnds) {
+TEST_P(TransportTest, OpensAndNamesBothEnds) {
   Channel* channel = OpenChannel();
   ASSERT_NE(channel, nullptr);
   EXPECT_EQ(server_handler.opened.size(), 1u);
@@ -22,7 +20,7 @@ TEST_P(ExchangeTest, OpensAndNamesBothEnds) {
   EXPECT_EQ(channel->context(), nullptr);
 }
 
-TEST_P(ExchangeTest, HeadersArriveUnchanged) {
+TEST_P(TransportTest, HeadersArriveUnchanged) {
   Channel* channel = OpenChannel();
   ASSERT_NE(channel, nullptr);
   ServeEcho(0);
@@ -39,7 +37,7 @@ TEST_P(ExchangeTest, HeadersArriveUnchanged) {
   EXPECT_EQ(server_handler.asked, 0u) << "a request without payload has no landing";
 }
 
-TEST_P(ExchangeTest, EveryEventOfAnEmptyRequestIsToldOnce) {
+TEST_P(TransportTest, EveryEventOfAnEmptyRequestIsToldOnce) {
   Channel* channel = OpenChannel();
   ASSERT_NE(channel, nullptr);
   ServeEcho(0);
@@ -52,7 +50,7 @@ TEST_P(ExchangeTest, EveryEventOfAnEmptyRequestIsToldOnce) {
   EXPECT_TRUE(server_handler.closed.empty());
 }
 
-TEST_P(ExchangeTest, PayloadsOfAllSizesLandExactlyWhereNamed) {
+TEST_P(TransportTest, PayloadsOfAllSizesLandExactlyWhereNamed) {
   Channel* channel = OpenChannel();
   ASSERT_NE(channel, nullptr);
   const std::vector<size_t> sizes = {1,         63,   64,        4096, (1u << 20) + 1,
@@ -93,7 +91,7 @@ TEST_P(ExchangeTest, PayloadsOfAllSizesLandExactlyWhereNamed) {
   EXPECT_EQ(client->stats().payload_bytes_copied, 0u);
 }
 
-TEST_P(ExchangeTest, AReplyMayBeSmallerThanItsLanding) {
+TEST_P(TransportTest, AReplyMayBeSmallerThanItsLanding) {
   Channel* channel = OpenChannel();
   ASSERT_NE(channel, nullptr);
   MutableBytes reply = ServerMemory(100);
@@ -110,7 +108,7 @@ TEST_P(ExchangeTest, AReplyMayBeSmallerThanItsLanding) {
   EXPECT_EQ(landing[100], std::byte{0});
 }
 
-TEST_P(ExchangeTest, ManyOutstandingRequestsAllComeBack) {
+TEST_P(TransportTest, ManyOutstandingRequestsAllComeBack) {
   Channel* channel = OpenChannel();
   ASSERT_NE(channel, nullptr);
   constexpr size_t kRequests = 200;
@@ -140,7 +138,7 @@ TEST_P(ExchangeTest, ManyOutstandingRequestsAllComeBack) {
   ASSERT_TRUE(PumpUntil([&] { return server_handler.replies_sent.size() == kRequests; }));
 }
 
-TEST_P(ExchangeTest, RepliesMayComeInAnyOrder) {
+TEST_P(TransportTest, RepliesMayComeInAnyOrder) {
   Channel* channel = OpenChannel();
   ASSERT_NE(channel, nullptr);
   constexpr size_t kRequests = 20;
@@ -167,7 +165,7 @@ TEST_P(ExchangeTest, RepliesMayComeInAnyOrder) {
   }
 }
 
-TEST_P(ExchangeTest, TakenComesBeforeTheReply) {
+TEST_P(TransportTest, TakenComesBeforeTheReply) {
   Channel* channel = OpenChannel();
   ASSERT_NE(channel, nullptr);
   MutableBytes in = ServerMemory(64);
@@ -186,7 +184,7 @@ TEST_P(ExchangeTest, TakenComesBeforeTheReply) {
   EXPECT_EQ(client_handler.events, (std::vector<std::string>{"taken 9", "reply 9"}));
 }
 
-TEST_P(ExchangeTest, ARequestIdMayBeUsedAgainInsideItsReply) {
+TEST_P(TransportTest, ARequestIdMayBeUsedAgainInsideItsReply) {
   Channel* channel = OpenChannel();
   ASSERT_NE(channel, nullptr);
   ServeEcho(0);
@@ -200,7 +198,7 @@ TEST_P(ExchangeTest, ARequestIdMayBeUsedAgainInsideItsReply) {
   ASSERT_TRUE(PumpUntil([&] { return client_handler.replies.size() == kRounds; }));
 }
 
-TEST_P(ExchangeTest, MisuseIsRefusedAndHarmless) {
+TEST_P(TransportTest, MisuseIsRefusedAndHarmless) {
   Channel* channel = OpenChannel();
   ASSERT_NE(channel, nullptr);
   ServeEcho(8);
@@ -225,7 +223,7 @@ TEST_P(ExchangeTest, MisuseIsRefusedAndHarmless) {
   ASSERT_TRUE(PumpUntil([&] { return client_handler.replies.size() == 2; }));
 }
 
-TEST_P(ExchangeTest, StatsCountMessagesAndBytes) {
+TEST_P(TransportTest, StatsCountMessagesAndBytes) {
   Channel* channel = OpenChannel();
   ASSERT_NE(channel, nullptr);
   ServeEcho(1000);
