@@ -22,6 +22,7 @@ struct Subcommand {
 };
 
 constexpr Subcommand kSubcommands[] = {
+    {"apply", "fused optimizers against a triad of the same bytes", RunApply},
     {"codec", "encode and decode against memcpy", RunCodec},
 };
 
