@@ -5,9 +5,8 @@
 // Threading: none of this is thread-safe; a Table or buffer belongs to one thread.
 #pragma once
 
-#include <hwy/aligned_allocator.h>
-
 #include <cstddef>
+#include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
@@ -25,8 +24,12 @@ double Median(std::vector<double> values);
 // The value below which `fraction` (0 to 1) of the values lie, by nearest rank.
 double Percentile(std::vector<double> values, double fraction);
 
-// `count` floats, aligned to a cache line, on pages that exist already, all set to `value`.
-using FloatBuffer = hwy::AlignedFreeUniquePtr<float[]>;
+// `count` floats, all set to `value`, so that their pages exist. They ask for huge pages: with
+// ordinary ones, where the system happens to place them moves the same pass by a fifth.
+struct FreeDeleter {
+  void operator()(float* floats) const;
+};
+using FloatBuffer = std::unique_ptr<float[], FreeDeleter>;
 FloatBuffer MakeFloats(size_t count, float value);
 
 // The yardsticks, each one pass: counted bytes are those that the program reads and writes.
