@@ -1,0 +1,132 @@
+// Arithmetic on chunks: rounds are summed, steps are taken, each in one pass over memory.
+#include <glog/logging.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "common/codec/array_math.h"
+#include "server/shard.h"
+
+namespace slackline::server {
+
+// True when the chunk's weights may change now: no checkpoint waits for the old ones, and a copy
+// that is not being sent can take the new ones.
+bool Shard::Changeable(uint32_t local) {
+  const Chunk& chunk = store_->at(local);
+  if (chunk.cut_pending && !CutChunk(local)) return false;
+  return chunk.WritableCopy().has_value();
+}
+
+void Shard::ApplyAsync(const Push& push) {
+  GradientView gradient;
+  gradient.payload = PayloadOf(push);
+  gradient.payload_codec = job_.push_codec->id();
+  gradient.payload_scale = 1 / push.header->scale;
+  gradient.scale = static_cast<float>(1 / push.header->weight);
+  const auto members = static_cast<double>(consistency_->view().members.size());
+  const double divisor = job_.async_scale_sum ? 1.0 : members;
+  Step(push.local, gradient, LearningRate(job_.schedule, push.header->clock) / divisor);
+}
+
+void Shard::Accumulate(const Push& push) {
+  Chunk& chunk = store_->at(push.local);
+  const float scale = 1 / push.header->scale;
+  // The first push writes the sum, so that it need not be cleared before.
+  if (chunk.sum_pushes++ == 0) {
+    job_.push_codec->Decode(PayloadOf(push), chunk.count, scale, chunk.sum);
+  } else {
+    job_.push_codec->DecodeAdd(PayloadOf(push), chunk.count, scale, chunk.sum);
+  }
+}
+
+void Shard::AddLeaf(const Push& push, bool empty) {
+  std::vector<Leaf>& leaves = leaves_[push.local];
+  const Leaf leaf{push.header->worker, leaves.size()};
+  CHECK(leaf.buffer < store_->leaf_capacity()) << "a round has more pushes than the view allows";
+  float* out = store_->leaf(push.local, leaf.buffer);
+  const size_t count = store_->at(push.local).count;
+  if (empty) {
+    std::fill_n(out, count, 0.0f);
+  } else {
+    job_.push_codec->Decode(PayloadOf(push), count, 1 / push.header->scale, out);
+  }
+  const auto after =
+      std::upper_bound(leaves.begin(), leaves.end(), leaf,
+                       [](const Leaf& a, const Leaf& b) { return a.worker < b.worker; });
+  leaves.insert(after, leaf);
+}
+
+// An empty push is a leaf of zeros: the tree's shape depends on who takes part, not on who
+// overflowed.
+const float* Shard::SumLeaves(uint32_t local) {
+  leaf_scratch_.clear();
+  for (const Leaf& leaf : leaves_[local]) leaf_scratch_.push_back(store_->leaf(local, leaf.buffer));
+  TreeSum(leaf_scratch_, store_->at(local).count);
+  return leaf_scratch_.front();
+}
+
+void Shard::CloseRound(const Decision& decision, const LastPush& last) {
+  Chunk& chunk = store_->at(decision.chunk);
+  GradientView gradient;
+  if (job_.deterministic) {
+    if (decision.weight_sum > 0) gradient.sum = SumLeaves(decision.chunk);
+    leaves_[decision.chunk].clear();
+  } else {
+    if (chunk.sum_pushes > 0) gradient.sum = chunk.sum;
+    gradient.payload = last.payload;
+    gradient.payload_codec = last.payload == nullptr ? CodecId::kNone : job_.push_codec->id();
+    gradient.payload_scale = last.payload_scale;
+    chunk.sum_pushes = 0;
+  }
+  if (decision.weight_sum > 0) {
+    CHECK(gradient.sum != nullptr || gradient.payload != nullptr)
+        << "a round of weight " << decision.weight_sum << " has no gradient";
+    gradient.scale = static_cast<float>(1 / decision.weight_sum);
+    Step(decision.chunk, gradient, LearningRate(job_.schedule, decision.clock));
+  }
+  OnRoundClosedForCut(decision.chunk, decision.clock);
+}
+
+void Shard::Step(uint32_t local, const GradientView& gradient, double learning_rate) {
+  Chunk& chunk = store_->at(local);
+  const std::optional<uint32_t> target = chunk.WritableCopy();
+  CHECK(target && !chunk.cut_pending) << "callers ask Changeable before they change a chunk";
+  const Codec& pull = *job_.pull_codec;
+  const bool fp32_pull = pull.id() == CodecId::kFp32;
+  float* out = fp32_pull ? reinterpret_cast<float*>(chunk.copies[*target]) : chunk.master;
+  ++chunk.steps;
+  for (const ChunkRun& run : chunk.runs) {
+    ParameterView view;
+    view.weights = chunk.master + run.offset;
+    view.weights_out = out + run.offset;
+    if (chunk.slots[0] != nullptr) view.slot0 = chunk.slots[0] + run.offset;
+    if (chunk.slots[1] != nullptr) view.slot1 = chunk.slots[1] + run.offset;
+    view.count = run.count;
+    view.decay = run.decay;
+    if (!fp32_pull) {
+      view.copy_out = chunk.copies[*target] + pull.EncodedBytes(run.offset);
+      view.copy_codec = pull.id();
+    }
+    GradientView part = gradient;
+    if (part.sum != nullptr) part.sum += run.offset;
+    if (part.payload != nullptr) part.payload += job_.push_codec->EncodedBytes(run.offset);
+    optimizer_->Step(view, part, static_cast<float>(learning_rate), chunk.steps);
+  }
+  chunk.master = out;
+  chunk.live = *target;
+  ++chunk.version;
+}
+
+void Shard::SetWeights(uint32_t local, const float* weights) {
+  Chunk& chunk = store_->at(local);
+  std::memcpy(chunk.master, weights, chunk.count * sizeof(float));
+  if (job_.pull_codec->id() != CodecId::kFp32) {
+    static_cast<void>(
+        job_.pull_codec->Encode(chunk.master, chunk.count, 1, chunk.copies[chunk.live]));
+  }
+  if (!chunk.initialised) ++initialised_chunks_;
+  chunk.initialised = true;
+  chunk.version = 1;
+}
+
+}  // namespace slackline::server

@@ -1,0 +1,70 @@
+#include "server/shard_job.h"
+
+#include <string>
+
+namespace slackline::server {
+namespace {
+
+Result<ScheduleConfig> ParseSchedule(const control::JobSpec& spec) {
+  const control::Schedule& in = spec.schedule();
+  ScheduleConfig out;
+  if (in.name() == "constant") {
+    out.kind = ScheduleConfig::Kind::kConstant;
+  } else if (in.name() == "cosine") {
+    out.kind = ScheduleConfig::Kind::kCosine;
+  } else if (in.name() == "step") {
+    out.kind = ScheduleConfig::Kind::kStep;
+  } else {
+    return Err(InvalidArgument("schedule '" + in.name() + "': expected constant, cosine or step"));
+  }
+  out.learning_rate = in.learning_rate();
+  out.warmup_steps = in.warmup_steps();
+  out.total_steps = in.total_steps() > 0 ? in.total_steps() : spec.steps();
+  out.final_fraction = in.final_fraction();
+  out.step_every = in.step_every();
+  out.step_factor = in.step_factor();
+  SLACKLINE_RETURN_ERR_IF_ERROR(ValidateSchedule(out));
+  return out;
+}
+
+Result<const Codec*> ParseCodec(const char* field, const std::string& name) {
+  const Codec* codec = FindCodec(name);
+  if (codec == nullptr) {
+    return Err(InvalidArgument(std::string(field) + " '" + name + "': expected one of " +
+                               std::string(CodecNames())));
+  }
+  return codec;
+}
+
+}  // namespace
+
+Result<ShardJob> ParseShardJob(const control::JobSpec& spec) {
+  ShardJob job;
+  if (spec.staleness() < -1) {
+    return Err(InvalidArgument("staleness " + std::to_string(spec.staleness()) +
+                               ": expected 0 (BSP), a bound > 0 (SSP) or -1 (ASP)"));
+  }
+  job.mode = spec.staleness() == 0  ? ConsistencyMode::kBsp
+             : spec.staleness() > 0 ? ConsistencyMode::kSsp
+                                    : ConsistencyMode::kAsp;
+  job.staleness = spec.staleness() > 0 ? spec.staleness() : 0;
+  job.deterministic = spec.deterministic();
+  if (job.deterministic && job.mode != ConsistencyMode::kBsp) {
+    return Err(InvalidArgument("deterministic needs staleness 0 (BSP), found " +
+                               std::to_string(spec.staleness())));
+  }
+  job.async_scale_sum = spec.async_scale_sum();
+  const control::Optimizer& optimizer = spec.optimizer();
+  SLACKLINE_ASSIGN_OR_RETURN(job.optimizer.kind, ParseOptimizerKind(optimizer.name()));
+  job.optimizer.momentum = optimizer.momentum();
+  job.optimizer.beta1 = optimizer.beta1();
+  job.optimizer.beta2 = optimizer.beta2();
+  job.optimizer.epsilon = optimizer.epsilon();
+  job.optimizer.weight_decay = optimizer.weight_decay();
+  SLACKLINE_ASSIGN_OR_RETURN(job.schedule, ParseSchedule(spec));
+  SLACKLINE_ASSIGN_OR_RETURN(job.push_codec, ParseCodec("push_codec", spec.push_codec()));
+  SLACKLINE_ASSIGN_OR_RETURN(job.pull_codec, ParseCodec("pull_codec", spec.pull_codec()));
+  return job;
+}
+
+}  // namespace slackline::server

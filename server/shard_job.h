@@ -1,0 +1,28 @@
+// The job as one shard sees it: the parts of the JobSpec that decide what a push does, checked and
+// turned into the types of the layers below.
+// Threading: values.
+#pragma once
+
+#include "common/codec/codec.h"
+#include "common/status.h"
+#include "proto/control.pb.h"
+#include "server/consistency/consistency.h"
+#include "server/optimizer/optimizer.h"
+
+namespace slackline::server {
+
+struct ShardJob {
+  ConsistencyMode mode = ConsistencyMode::kBsp;
+  Clock staleness = 0;
+  bool deterministic = false;    // BSP: the fixed summation tree instead of arrival order.
+  bool async_scale_sum = false;  // SSP, ASP: the learning rate is not divided by W.
+  OptimizerConfig optimizer;
+  ScheduleConfig schedule;
+  const Codec* push_codec = nullptr;  // Live for ever.
+  const Codec* pull_codec = nullptr;
+};
+
+// InvalidArgument names the field, its value and what is allowed.
+Result<ShardJob> ParseShardJob(const control::JobSpec& spec);
+
+}  // namespace slackline::server

@@ -1,0 +1,172 @@
+// Pulls: opened, released or refused by the consistency rule, and answered from the chunk's live
+// copy, which stays pinned until the transport is done with it.
+#include <glog/logging.h>
+
+#include "server/shard.h"
+
+namespace slackline::server {
+
+using proto::MessageKind;
+using proto::ReplyStatus;
+using proto::WireHeader;
+
+uint64_t Shard::OpenPull(Peer* peer, const WireHeader& header, uint32_t local, ReplyStatus status) {
+  SupersedePull(*peer, header, local);
+  const uint32_t index = requests_->Take();
+  if (index == kNoRequest) {
+    ++refused_;
+    AnswerPlain(*peer, header, ReplyStatus::kBusy);
+    return 0;
+  }
+  OpenRequest& entry = requests_->at(index);
+  Chunk& chunk = store_->at(local);
+  entry.state = OpenRequest::State::kWaiting;
+  entry.status = status;
+  entry.local = local;
+  entry.peer = peer;
+  entry.header = header;
+  entry.next = chunk.waiting;
+  chunk.waiting = index;
+  const uint64_t ticket = requests_->TicketOf(index);
+  const Clock wanted = header.kind == MessageKind::kPushPull ? header.clock + 1 : header.clock;
+  consistency_->OnPull({header.worker, header.incarnation, wanted, local}, ticket, &decisions_);
+  return ticket;
+}
+
+// A life has one open pull a chunk; a newer one is a resend, or a caller that gave up the old one.
+void Shard::SupersedePull(const Peer& peer, const WireHeader& header, uint32_t local) {
+  for (uint32_t index = store_->at(local).waiting; index != kNoRequest;
+       index = requests_->at(index).next) {
+    const OpenRequest& entry = requests_->at(index);
+    if (entry.header.worker != header.worker || entry.header.incarnation != header.incarnation) {
+      continue;
+    }
+    const bool same_request = entry.peer == &peer && entry.header.request_id == header.request_id;
+    if (!same_request) AnswerPlain(*entry.peer, WireHeader(entry.header), ReplyStatus::kBusy);
+    DropRequest(index);
+    return;
+  }
+}
+
+// Ends a request without an answer: takes it out of its list, unpins or forgets what it held.
+void Shard::DropRequest(uint32_t index) {
+  OpenRequest& entry = requests_->at(index);
+  Chunk& chunk = store_->at(entry.local);
+  uint32_t* link = &chunk.waiting;
+  if (entry.state == OpenRequest::State::kWaiting) {
+    consistency_->DropPull(requests_->TicketOf(index), entry.local);
+  } else {
+    CHECK(entry.state == OpenRequest::State::kSending) << "held pushes are dropped by their list";
+    --chunk.pins[entry.copy];
+    --sending_count_;
+    link = &entry.peer->sending;
+  }
+  uint32_t previous = kNoRequest;
+  while (*link != index) {
+    CHECK(*link != kNoRequest) << "an open request is missing from its list";
+    previous = *link;
+    link = &requests_->at(*link).next;
+  }
+  *link = entry.next;
+  if (entry.state == OpenRequest::State::kSending && entry.peer->sending_tail == index) {
+    entry.peer->sending_tail = previous;
+  }
+  requests_->Free(index);
+}
+
+void Shard::RunDecisions(const LastPush& last) {
+  for (size_t i = 0; i < decisions_.size(); ++i) {
+    const Decision decision = decisions_[i];
+    if (decision.kind == Decision::Kind::kCloseRound) {
+      // Only the round that the push itself belongs to, always the first, may use its payload.
+      CloseRound(decision, i == 0 ? last : LastPush{});
+      continue;
+    }
+    const uint32_t index = requests_->FindTicket(decision.ticket);
+    if (index == kNoRequest) continue;  // Its channel closed while decisions were carried out.
+    if (decision.kind == Decision::Kind::kRelease) {
+      AnswerWeights(index, decision.min_clock);
+    } else {
+      ++refused_;
+      const WireHeader header = requests_->at(index).header;
+      const Peer& peer = *requests_->at(index).peer;
+      DropRequest(index);
+      AnswerPlain(peer, header, ReplyStatus::kNotInView);
+    }
+  }
+  decisions_.clear();
+}
+
+void Shard::AnswerWeights(uint32_t index, Clock min_clock) {
+  OpenRequest& entry = requests_->at(index);
+  Chunk& chunk = store_->at(entry.local);
+  uint32_t* link = &chunk.waiting;
+  while (*link != index) {
+    CHECK(*link != kNoRequest) << "an open pull is missing from its chunk's list";
+    link = &requests_->at(*link).next;
+  }
+  *link = entry.next;
+
+  Peer& peer = *entry.peer;
+  entry.state = OpenRequest::State::kSending;
+  entry.copy = chunk.live;
+  entry.next = kNoRequest;
+  entry.since = time_.NowNs();
+  ++chunk.pins[chunk.live];
+  ++sending_count_;
+  if (peer.sending == kNoRequest) {
+    peer.sending = index;
+  } else {
+    requests_->at(peer.sending_tail).next = index;
+  }
+  peer.sending_tail = index;
+
+  WireHeader reply;
+  reply.kind = MessageKind::kReply;
+  reply.status = entry.status;
+  reply.request_id = entry.header.request_id;
+  reply.epoch = epoch_;
+  reply.clock = entry.header.clock;
+  reply.worker = entry.header.worker;
+  reply.incarnation = entry.header.incarnation;
+  reply.chunk = entry.header.chunk;
+  reply.codec = job_.pull_codec->id();
+  reply.payload_bytes = static_cast<uint32_t>(job_.pull_codec->EncodedBytes(chunk.count));
+  reply.version = chunk.version;
+  reply.min_clock = min_clock;
+  reply.trace_id = entry.header.trace_id;
+  bytes_out_ += reply.payload_bytes;
+  const uint64_t ticket = requests_->TicketOf(index);
+  const Status status = peer.channel->Reply(reply, {chunk.copies[entry.copy], reply.payload_bytes});
+  // The call may have closed the channel and dropped the request with it.
+  if (!status.ok() && requests_->FindTicket(ticket) == index) DropRequest(index);
+}
+
+void Shard::AnswerPlain(const Peer& peer, const WireHeader& request, ReplyStatus status) {
+  WireHeader reply;
+  reply.kind = MessageKind::kReply;
+  reply.status = status;
+  reply.request_id = request.request_id;
+  reply.epoch = epoch_;
+  reply.clock = request.clock;
+  reply.worker = request.worker;
+  reply.incarnation = request.incarnation;
+  reply.chunk = request.chunk;
+  reply.round = request.round;
+  reply.trace_id = request.trace_id;
+  // If the channel just broke, its close is on the way and says so.
+  static_cast<void>(peer.channel->Reply(reply, {}));
+}
+
+void Shard::OnReplySent(transport::Channel& channel, uint64_t request_id) {
+  const Peer* peer = PeerOf(channel);
+  if (peer == nullptr) return;
+  for (uint32_t index = peer->sending; index != kNoRequest; index = requests_->at(index).next) {
+    if (requests_->at(index).header.request_id != request_id) continue;
+    DropRequest(index);
+    break;
+  }
+  Settle();
+}
+
+}  // namespace slackline::server
