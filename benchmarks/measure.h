@@ -15,9 +15,11 @@
 
 namespace slackline::bench {
 
-// Monotonic seconds, and seconds of processor time this process used (user and system).
+// Monotonic seconds, and seconds of processor time (user and system) that this process and the
+// calling thread used.
 double WallSeconds();
 double CpuSeconds();
+double ThreadSeconds();
 
 // Of a copy of the values; 0 for none. Median is the mean of the middle two for an even count.
 double Median(std::vector<double> values);
@@ -39,12 +41,13 @@ void TriadInPlacePass(float* a, const float* b, size_t count);           // 12: 
 inline constexpr size_t kCopyBytes = 8;
 inline constexpr size_t kTriadBytes = 12;
 
-// Seconds that `pass` takes.
+// Seconds of processor time that `pass` takes on the calling thread: for work that never sleeps,
+// the wall time less the time that the machine gave to other programs.
 template <class Pass>
 double TimePass(const Pass& pass) {
-  const double start = WallSeconds();
+  const double start = ThreadSeconds();
   pass();
-  return WallSeconds() - start;
+  return ThreadSeconds() - start;
 }
 
 // A table printed with aligned columns: the first to the left, the others to the right.
