@@ -22,9 +22,10 @@ class Recorder final : public CoreEvents {
  public:
   void OnChunkDone(const ChunkResult& result) override { done.push_back(result); }
   void OnAllOpen() override { ++all_open; }
-  void OnLinkLost(ShardIndex, const Status& status) override { lost.push_back(status); }
+  void OnLinkLost(ShardIndex, uint32_t, const Status& status) override { lost.push_back(status); }
   void OnMapNeeded(Epoch epoch) override { map_needed.push_back(epoch); }
   void OnWaiting(const std::string& line) override { waiting.push_back(line); }
+  void OnChunkDropped(ChunkIndex chunk) override { dropped.push_back(chunk); }
   void OnFailed(const Status& status) override { failed.push_back(status); }
 
   std::vector<ChunkResult> done;
@@ -32,6 +33,7 @@ class Recorder final : public CoreEvents {
   std::vector<Status> lost;
   std::vector<Epoch> map_needed;
   std::vector<std::string> waiting;
+  std::vector<ChunkIndex> dropped;
   std::vector<Status> failed;
 };
 
@@ -368,6 +370,7 @@ TEST_F(ClientCoreTest, NotInTheViewEndsEverything) {
   endpoint_.Answer(*endpoint_.channels[0], 1, ReplyStatus::kNotInView);
   ASSERT_EQ(events_.failed.size(), 1U);
   EXPECT_EQ(events_.failed[0].code(), StatusCode::kAborted);
+  EXPECT_THAT(events_.dropped, ElementsAre(0, 1));
   for (auto& channel : endpoint_.channels) EXPECT_TRUE(channel->closed);
   EXPECT_EQ(core_->Submit(PushPull(2)).code(), StatusCode::kAborted);
   EXPECT_EQ(core_->NextDeadline(), kNever);

@@ -26,11 +26,13 @@
 // A lost connection or a duplicate is not an error: the client reconnects and resends.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/codec/codec.h"
@@ -66,11 +68,32 @@ struct StepOptions {
   bool empty = false;  // No gradient (overflow): clocks move, gradients() is not read.
 };
 
+// Chunks by staleness, ascending, in fixed memory: a step's counts allocate nothing. A value for
+// which there is no room left counts as a larger one that has its place, never as a smaller one.
+class StalenessCounts {
+ public:
+  using Entry = std::pair<Clock, uint64_t>;  // (staleness, chunks)
+  static constexpr size_t kMaxEntries = 32;
+
+  void Add(Clock staleness, uint64_t chunks = 1);
+  const Entry* begin() const { return entries_.data(); }
+  const Entry* end() const { return entries_.data() + size_; }
+  size_t size() const { return size_; }
+  bool empty() const { return size_ == 0; }
+
+ private:
+  std::array<Entry, kMaxEntries> entries_{};
+  size_t size_ = 0;
+};
+
 struct StepStats {
   uint64_t bytes_pushed = 0, bytes_pulled = 0;  // Payload bytes, without resends.
   uint64_t resends = 0;
+  // Pushes that came too late for their round (a worker that was out for a while) or that the shard
+  // refused: not applied; the weights are right all the same.
+  uint64_t pushes_missed = 0;
   // For each pulled chunk: the reader's clock minus the slowest clock its weights include.
-  std::vector<std::pair<Clock, uint64_t>> staleness;  // (staleness, chunks), ascending.
+  StalenessCounts staleness;
   EncodeStats encode;
   TimeNs wait_ns = 0;  // The training thread stood still for weights.
 };

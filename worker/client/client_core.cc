@@ -135,6 +135,12 @@ void ClientCore::Fail(const Status& status) {
   failure_ = status;
   CloseAll();
   stall_check_ns_ = kNever;
+  open_requests_ = 0;
+  for (ChunkIndex chunk = 0; chunk < slots_.size(); ++chunk) {
+    if (slots_[chunk].state == Slot::State::kIdle) continue;
+    slots_[chunk].state = Slot::State::kIdle;
+    events_.OnChunkDropped(chunk);
+  }
   events_.OnFailed(status);
 }
 

@@ -108,11 +108,14 @@ class CoreEvents {
   virtual void OnChunkDone(const ChunkResult& result) = 0;
   // Every link is open: after SetMap, and again after cuts.
   virtual void OnAllOpen() {}
-  virtual void OnLinkLost(ShardIndex /*shard*/, const Status&) {}
+  // A connection was cut, or could not be made; the `attempts`-th in a row. It is tried again.
+  virtual void OnLinkLost(ShardIndex /*shard*/, uint32_t /*attempts*/, const Status&) {}
   // A shard knows another map than `epoch`: fetch the new one and call SetMap (not inside this).
   virtual void OnMapNeeded(Epoch /*epoch*/) {}
   // A request has waited longer than stall_report_ns; says which, where and for what.
   virtual void OnWaiting(const std::string& /*line*/) {}
+  // A request that will not be answered, because the end has come; before OnFailed.
+  virtual void OnChunkDropped(ChunkIndex /*chunk*/) {}
   // The end: Aborted (not in the view, or Cancel), DeadlineExceeded (stall), InvalidArgument (an
   // address that is none). All channels are closed and no memory is touched any more.
   virtual void OnFailed(const Status&) = 0;

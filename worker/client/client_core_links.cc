@@ -127,7 +127,7 @@ void ClientCore::LoseLink(Link& link, const Status& status, bool closed) {
   link.state = Link::State::kBackoff;
   link.deadline_ns = time_.NowNs() + Jittered(std::min(options_.backoff_min_ns << doublings,
                                                        options_.backoff_max_ns));
-  events_.OnLinkLost(link.shard, status);
+  events_.OnLinkLost(link.shard, link.attempts, status);
 }
 
 void ClientCore::TickLink(Link& link, TimeNs now_ns) {

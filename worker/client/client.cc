@@ -1,0 +1,226 @@
+#include "worker/client/client.h"
+
+#include <glog/logging.h>
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "worker/client/client_impl.h"
+
+namespace slackline::worker {
+
+namespace {
+
+// Data leases wait through a restart of the coordinator, until Cancel.
+constexpr TimeNs kLeaseTimeoutNs = kNever;
+constexpr TimeNs kReportTimeoutNs = 30 * kNsPerSecond;
+
+CoreMap ToCoreMap(const control::ShardMap& map) {
+  CoreMap core;
+  core.epoch = map.epoch();
+  core.shard_addresses.assign(map.shard_addresses().begin(), map.shard_addresses().end());
+  for (const control::Chunk& chunk : map.chunks()) core.chunk_shard.push_back(chunk.shard());
+  return core;
+}
+
+}  // namespace
+
+void StalenessCounts::Add(Clock staleness, uint64_t chunks) {
+  Entry* const last = entries_.data() + size_;
+  Entry* place = std::lower_bound(entries_.data(), last, staleness,
+                                  [](const Entry& a, Clock b) { return a.first < b; });
+  if (place == last || place->first != staleness) {
+    if (size_ == kMaxEntries) {
+      if (place == last) (--place)->first = staleness;  // The largest place grows.
+    } else {
+      std::move_backward(place, last, last + 1);
+      *place = {staleness, 0};
+      ++size_;
+    }
+  }
+  place->second += chunks;
+}
+
+Result<std::unique_ptr<Client>> Client::Connect(const ClientOptions& options) {
+  return ClientImpl::Connect(options);
+}
+
+Result<std::unique_ptr<Client>> ClientImpl::Connect(const ClientOptions& options) {
+  std::unique_ptr<ClientImpl> client(new ClientImpl(options));
+  ClientImpl* const self = client.get();
+  SLACKLINE_ASSIGN_OR_RETURN(
+      client->session_,
+      ControlSession::Open({.coordinator = options.coordinator,
+                            .wanted_rank = options.wanted_rank,
+                            .job = options.job,
+                            .connect_timeout_ns = options.connect_timeout_ns,
+                            .start_timeout_ns = options.start_timeout_ns,
+                            .report_ns = options.stall_report_ns,
+                            .on_wait = options.on_wait,
+                            .on_ended = [self](const Status& status) { self->OnEnded(status); },
+                            .on_map = [self](const control::ShardMap& map) { self->OnMap(map); }}));
+  SLACKLINE_RETURN_ERR_IF_ERROR(client->CheckCodecs());
+  return client;
+}
+
+// The I/O thread goes first, since it writes into the regions; then the session, whose callbacks
+// reach the loop; then memory, and the endpoint that it came from last.
+ClientImpl::~ClientImpl() {
+  if (io_) io_->Stop();
+  session_.reset();
+}
+
+void ClientImpl::OnEnded(const Status& status) {
+  MutexLock lock(io_mutex_);
+  if (live_io_ != nullptr) live_io_->End(status);
+}
+
+void ClientImpl::OnMap(const control::ShardMap& map) {
+  bool fits = true;
+  {
+    MutexLock lock(io_mutex_);
+    if (live_io_ == nullptr) {
+      early_map_ = map;  // StartIo takes it.
+      return;
+    }
+    fits = SameChunks(map, map_);
+    if (fits) live_io_->Update(ToCoreMap(map));
+  }
+  if (!fits) Cancel("the coordinator's new shard map cuts the model into other chunks");
+}
+
+Status ClientImpl::CheckCodecs() {
+  push_codec_ = FindCodec(job().push_codec());
+  pull_codec_ = FindCodec(job().pull_codec());
+  fp32_ = FindCodec(CodecId::kFp32);
+  for (const auto& [codec, name] :
+       {std::pair{push_codec_, job().push_codec()}, std::pair{pull_codec_, job().pull_codec()}}) {
+    if (codec == nullptr) {
+      return InvalidArgument("codec '" + name + "' is not known here, expected one of " +
+                             std::string(CodecNames()));
+    }
+  }
+  return OkStatus();
+}
+
+Status ClientImpl::Declare(std::vector<TensorSpec> tensors) {
+  if (io_) return FailedPrecondition("the model was declared already");
+  SLACKLINE_ASSIGN_OR_RETURN_STATUS(const control::DeclareModel declaration,
+                                    ModelSpace::Declaration(tensors));
+  SLACKLINE_ASSIGN_OR_RETURN_STATUS(ControlSession::Start start,
+                                    session_->DeclareAndWait(declaration));
+  SLACKLINE_ASSIGN_OR_RETURN_STATUS(space_, ModelSpace::Create(std::move(tensors), start.map));
+  map_ = std::move(start.map);
+  first_clock_ = start.first_clock;
+  clock_ = first_clock_;
+  chunk_states_.assign(space_.chunk_count(), ChunkState::kNotPushed);
+  return StartIo();
+}
+
+Status ClientImpl::StartIo() {
+  IoLoop::Options options;
+  options.core.worker = rank();
+  options.core.incarnation = incarnation();
+  options.core.credit_bytes = options_.credit_bytes;
+  options.core.stall_report_ns = options_.stall_report_ns;
+  options.core.stall_timeout_ns = options_.stall_timeout_ns;
+  // Differs between workers, which is all that jitter needs.
+  options.core.seed = (uint64_t{rank()} << 32) | incarnation();
+  options.transport = options_.transport;
+  options.on_wait = options_.on_wait;
+  options.on_failed = [this](const Status& status) { session_->End(status); };
+  SLACKLINE_ASSIGN_OR_RETURN_STATUS(io_, IoLoop::Create(std::move(options)));
+  SLACKLINE_RETURN_IF_ERROR(AllocateMemory());
+  io_->Start(ToCoreMap(map_));
+  std::optional<control::ShardMap> early_map;
+  {
+    MutexLock lock(io_mutex_);
+    live_io_ = io_.get();
+    early_map.swap(early_map_);
+  }
+  if (early_map) OnMap(*early_map);
+  // An end between the start and here has not reached the loop.
+  if (const Status end = session_->end_status(); !end.ok()) io_->End(end);
+  return io_->WaitOpen(options_.start_timeout_ns);
+}
+
+Status ClientImpl::AllocateMemory() {
+  SLACKLINE_ASSIGN_OR_RETURN_STATUS(weights_, AllocateFloats());
+  SLACKLINE_ASSIGN_OR_RETURN_STATUS(gradients_, AllocateFloats());
+  const size_t count = space_.element_count();
+  if (push_codec_ != fp32_) {
+    SLACKLINE_ASSIGN_OR_RETURN_STATUS(wire_push_, AllocateBytes(push_codec_->EncodedBytes(count)));
+  }
+  if (pull_codec_ != fp32_) {
+    SLACKLINE_ASSIGN_OR_RETURN_STATUS(wire_pull_, AllocateBytes(pull_codec_->EncodedBytes(count)));
+  }
+  return OkStatus();
+}
+
+Result<std::span<std::byte>> ClientImpl::AllocateBytes(size_t size_bytes) {
+  SLACKLINE_ASSIGN_OR_RETURN(std::unique_ptr<transport::Region> region, io_->Allocate(size_bytes));
+  regions_.push_back(std::move(region));
+  return regions_.back()->bytes().first(size_bytes);
+}
+
+Result<std::span<float>> ClientImpl::AllocateFloats() {
+  SLACKLINE_ASSIGN_OR_RETURN(const std::span<std::byte> bytes,
+                             AllocateBytes(space_.element_count() * sizeof(float)));
+  // Regions are page-aligned.
+  const std::span<float> floats(reinterpret_cast<float*>(bytes.data()), space_.element_count());
+  std::ranges::fill(floats, 0.0F);
+  return floats;
+}
+
+std::span<float> ClientImpl::Part(std::span<float> all, size_t tensor) const {
+  return Part(all, space_.tensor(tensor));
+}
+
+std::span<float> ClientImpl::Part(std::span<float> all, ModelSpace::Range range) const {
+  return all.subspan(range.offset, range.count);
+}
+
+Status ClientImpl::Barrier(const std::string& name, TimeNs timeout_ns) {
+  control::Envelope request;
+  request.mutable_barrier_arrive()->set_name(name);
+  const auto answer =
+      session_->Ask(request, timeout_ns, "the other workers at barrier '" + name + "'");
+  return answer ? OkStatus() : answer.error();
+}
+
+Result<control::DataLease> ClientImpl::LeaseData(uint32_t count) {
+  control::Envelope request;
+  request.mutable_data_lease_request()->set_count(count);
+  SLACKLINE_ASSIGN_OR_RETURN(
+      const control::Envelope answer,
+      session_->Ask(request, kLeaseTimeoutNs, "a data lease from the coordinator"));
+  return answer.data_lease();
+}
+
+Status ClientImpl::FinishData(const std::vector<uint64_t>& lease_ids) {
+  control::Envelope request;
+  request.mutable_data_lease_done()->mutable_lease_ids()->Add(lease_ids.begin(), lease_ids.end());
+  const auto answer =
+      session_->Ask(request, kLeaseTimeoutNs, "the coordinator to take back a data lease");
+  return answer ? OkStatus() : answer.error();
+}
+
+Status ClientImpl::ReportFinal(const control::FinalReport& report) {
+  control::Envelope request;
+  *request.mutable_final_report() = report;
+  const auto answer =
+      session_->Ask(request, kReportTimeoutNs, "the coordinator to take the final report");
+  return answer ? OkStatus() : answer.error();
+}
+
+Status ClientImpl::Leave(bool done, const std::string& reason) {
+  const Status left = session_->Leave(done, reason);
+  // What follows of the job's end is no concern of this worker.
+  session_->End(Aborted("this worker has left"));
+  return left;
+}
+
+void ClientImpl::Cancel(const std::string& reason) { session_->End(Aborted(reason)); }
+
+}  // namespace slackline::worker
