@@ -59,8 +59,7 @@ std::string_view ExpectedOfType(std::string_view type) {
 // (--flagfile, --fromenv, ...) that would be undocumented ways into every program.
 class Parser {
  public:
-  Parser(const ProgramHelp& help, std::vector<std::string>* positional)
-      : help_(help), positional_(positional) {
+  Parser(const ProgramHelp& help, std::vector<std::string>* positional) : positional_(positional) {
     for (const FlagGroup& group : help.groups) {
       names_.insert(names_.end(), group.flags.begin(), group.flags.end());
     }
@@ -169,7 +168,6 @@ class Parser {
     return FlagStatus(info.name, value, ExpectedOfType(info.type));
   }
 
-  const ProgramHelp& help_;
   std::vector<std::string>* positional_;
   std::vector<std::string_view> names_;
   bool wants_help_ = false;

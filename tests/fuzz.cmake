@@ -1,0 +1,14 @@
+# The fuzz targets, which lie with the tests of the folder whose parser they attack. In the fuzz
+# preset they are libFuzzer programs; otherwise tests that replay the committed corpora.
+slackline_fuzz(wire_header_fuzz
+  SOURCES proto/wire_header_fuzz.cc
+  LIBS slackline::proto
+  CORPUS proto/corpus/wire_header_fuzz)
+slackline_fuzz(control_frame_fuzz
+  SOURCES proto/control_frame_fuzz.cc
+  LIBS slackline::proto
+  CORPUS proto/corpus/control_frame_fuzz)
+slackline_fuzz(safetensors_fuzz
+  SOURCES common/safetensors_fuzz.cc
+  LIBS slackline::common
+  CORPUS common/corpus/safetensors_fuzz)
