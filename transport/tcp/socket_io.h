@@ -1,5 +1,4 @@
-// The system calls of the TCP transport, counted: one gather write, one scatter read, and the
-// socket options every connection gets.
+// The system calls of the TCP transport, counted: one gather write, one scatter read.
 // Threading: owner thread. Allocation: none.
 #pragma once
 
@@ -8,8 +7,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
-
-#include "common/status.h"
 
 namespace slackline::transport {
 
@@ -30,15 +27,5 @@ struct IoResult {
 
 IoResult GatherWrite(int socket, std::span<iovec> vectors, TcpIoStats& stats);
 IoResult ScatterRead(int socket, std::span<iovec> vectors, TcpIoStats& stats);
-
-struct SocketOptions {
-  int send_buffer_bytes = 0;     // 0: the kernel sizes it as it goes.
-  int receive_buffer_bytes = 0;  // The same. Set before connect or listen: it decides the window.
-};
-
-// Before connect or listen.
-Status SetBufferSizes(int socket, const SocketOptions& options);
-// Once connected: no Nagle delay, dead hosts are noticed.
-Status SetConnectedOptions(int socket);
 
 }  // namespace slackline::transport

@@ -23,6 +23,7 @@
 #include "common/time_source.h"
 #include "transport/address.h"
 #include "transport/peer_log.h"
+#include "transport/socket_options.h"
 #include "transport/tcp/handler_slot.h"
 #include "transport/tcp/socket_io.h"
 #include "transport/tcp/tcp_channel.h"
