@@ -67,4 +67,15 @@ Result<ShardJob> ParseShardJob(const control::JobSpec& spec) {
   return job;
 }
 
+Result<std::vector<std::string>> SlotNames(const control::JobSpec& spec) {
+  SLACKLINE_ASSIGN_OR_RETURN(const ShardJob job, ParseShardJob(spec));
+  SLACKLINE_ASSIGN_OR_RETURN(const std::unique_ptr<Optimizer> optimizer,
+                             Optimizer::Create(job.optimizer));
+  std::vector<std::string> names;
+  for (size_t slot = 0; slot < optimizer->slot_count(); ++slot) {
+    names.emplace_back(optimizer->slot_name(slot));
+  }
+  return names;
+}
+
 }  // namespace slackline::server

@@ -3,6 +3,9 @@
 // Threading: values.
 #pragma once
 
+#include <string>
+#include <vector>
+
 #include "common/codec/codec.h"
 #include "common/status.h"
 #include "proto/control.pb.h"
@@ -24,5 +27,7 @@ struct ShardJob {
 
 // InvalidArgument names the field, its value and what is allowed.
 Result<ShardJob> ParseShardJob(const control::JobSpec& spec);
+// Names of the optimizer state that the job keeps, as checkpoints call it.
+Result<std::vector<std::string>> SlotNames(const control::JobSpec& spec);
 
 }  // namespace slackline::server
