@@ -1,25 +1,11 @@
-// After a view is installed the state machine does not allocate. A program of its own, since it
-// replaces operator new.
+// After a view is installed the state machine does not allocate. A program of its own, since the
+// counting allocator replaces operator new.
 #include <gtest/gtest.h>
 
-#include <atomic>
-#include <cstdlib>
-#include <new>
 #include <vector>
 
+#include "common/counting_allocator.h"
 #include "server/consistency/consistency.h"
-
-namespace {
-std::atomic<size_t> allocations{0};
-}  // namespace
-
-void* operator new(size_t size) {
-  ++allocations;
-  if (void* memory = std::malloc(size)) return memory;
-  throw std::bad_alloc();
-}
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, size_t) noexcept { std::free(memory); }
 
 namespace slackline::server {
 namespace {
@@ -37,7 +23,7 @@ void ExpectNoAllocation(ConsistencyMode mode, Clock staleness) {
   decisions.reserve(kWorkers + 1);
   ASSERT_TRUE(machine->OnView(view, &decisions).ok());
 
-  const size_t before = allocations;
+  const uint64_t before = ThreadAllocations().allocations;
   uint64_t ticket = 0;
   size_t answered = 0;
   for (Clock clock = 0; clock < 50; ++clock) {
@@ -53,14 +39,14 @@ void ExpectNoAllocation(ConsistencyMode mode, Clock staleness) {
       }
     }
   }
-  EXPECT_EQ(allocations - before, 0u);
+  EXPECT_EQ(ThreadAllocations().allocations - before, 0u);
   EXPECT_GE(answered, 50u * kChunks * kWorkers) << "the pushes above were not worked on";
 }
 
 TEST(ConsistencyAllocationTest, CountsAllocationsAtAll) {
-  const size_t before = allocations;
+  const uint64_t before = ThreadAllocations().allocations;
   std::vector<int> some(100);
-  EXPECT_GT(allocations - before, 0u) << some.size();
+  EXPECT_GT(ThreadAllocations().allocations - before, 0u) << some.size();
 }
 
 TEST(ConsistencyAllocationTest, NoneAfterTheViewIsInstalled) {

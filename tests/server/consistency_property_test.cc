@@ -11,6 +11,7 @@
 #include <tuple>
 #include <vector>
 
+#include "common/random.h"
 #include "server/consistency/consistency.h"
 #include "tests/server/consistency_model.h"
 #include "tests/sim/seeds.h"
@@ -18,8 +19,22 @@
 namespace slackline::server {
 namespace {
 
-using slackline::testing::Random;
-using slackline::testing::SeedsToRun;
+using slackline::sim::SeedsToRun;
+
+// Draws of the test.
+class Random {
+ public:
+  explicit Random(uint64_t seed) : rng_(seed) {}
+  uint64_t Next() { return rng_.Next(); }
+  uint64_t Below(uint64_t bound) { return rng_.Below(bound); }
+  int64_t Between(int64_t low, int64_t high) {
+    return low + static_cast<int64_t>(Below(static_cast<uint64_t>(high - low + 1)));
+  }
+  bool OneIn(uint64_t n) { return Below(n) == 0; }
+
+ private:
+  Rng rng_;
+};
 
 struct ActiveLife {
   Member member;

@@ -5,10 +5,9 @@
 
 #include <cstdint>
 #include <cstdlib>
-#include <random>
 #include <vector>
 
-namespace slackline::testing {
+namespace slackline::sim {
 
 inline std::vector<uint64_t> SeedsToRun(uint64_t default_count) {
   if (const char* seed = std::getenv("SLACKLINE_SEED")) {
@@ -23,20 +22,4 @@ inline std::vector<uint64_t> SeedsToRun(uint64_t default_count) {
   return result;
 }
 
-// Small draws from one engine; the same on every platform (std distributions are not).
-class Random {
- public:
-  explicit Random(uint64_t seed) : engine_(seed) {}
-  uint64_t Next() { return engine_(); }
-  // Uniform in [0, bound); bound > 0. The bias of the modulus does not matter to tests.
-  uint64_t Below(uint64_t bound) { return engine_() % bound; }
-  int64_t Between(int64_t low, int64_t high) {
-    return low + static_cast<int64_t>(Below(static_cast<uint64_t>(high - low + 1)));
-  }
-  bool OneIn(uint64_t n) { return Below(n) == 0; }
-
- private:
-  std::mt19937_64 engine_;
-};
-
-}  // namespace slackline::testing
+}  // namespace slackline::sim

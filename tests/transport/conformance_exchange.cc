@@ -74,7 +74,10 @@ TEST_P(TransportTest, PayloadsOfAllSizesLandExactlyWhereNamed) {
     };
     const MutableBytes landing = arena.subspan(kGuard, size);
     ASSERT_TRUE(channel->Send(RequestHeader(id, size), payload.first(size), landing).ok());
-    ASSERT_TRUE(PumpUntil([&] { return client_handler.replies.size() == id; }));
+    // The server's buffer may be used again only after OnReplySent.
+    ASSERT_TRUE(PumpUntil([&] {
+      return client_handler.replies.size() == id && server_handler.replies_sent.size() == id;
+    }));
     server_handler.when_request = serve;
     EXPECT_TRUE(request_intact);
     const MutableBytes got = client_handler.replies.back().payload;
