@@ -118,7 +118,8 @@ void ControlLink::Write() {
   asio::async_write(socket_, asio::buffer(*queue_.front()),
                     [self = shared_from_this()](const boost::system::error_code& error, size_t) {
                       self->writing_ = false;
-                      if (self->state_ == State::kClosed || self->ReadFailed(error)) return;
+                      if (self->state_ == State::kClosed) return;
+                      if (error) return self->Fail(Unavailable(error.message()));
                       self->queued_bytes_ -= self->queue_.front()->size();
                       self->queue_.pop_front();
                       if (!self->queue_.empty()) return self->Write();
