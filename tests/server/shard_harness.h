@@ -196,22 +196,24 @@ inline control::View TestView(uint64_t version, const std::vector<Member>& membe
   return view;
 }
 
-inline std::vector<Member> TestMembers(uint32_t workers) {
+inline std::vector<Member> TestMembers(uint32_t workers, Clock first_clock = 0) {
   std::vector<Member> members;
-  for (uint32_t w = 0; w < workers; ++w) members.push_back({w, 1, 0});
+  for (uint32_t w = 0; w < workers; ++w) members.push_back({w, 1, first_clock});
   return members;
 }
 
 // A shard with workers 0..W-1 that have said hello, one channel each.
 class ShardHarness {
  public:
-  ShardHarness(const control::ShardMap& map, uint32_t workers, ShardOptions options = {})
+  ShardHarness(const control::ShardMap& map, uint32_t workers, ShardOptions options = {},
+               Clock first_clock = 0)
       : map_(map) {
     options.expected_workers = workers;
     shard = std::make_unique<Shard>(endpoint, time, options);
     endpoint.set_handler(shard.get());
     install_status = shard->InstallMap(map);
-    if (install_status.ok()) install_status = shard->InstallView(TestView(1, TestMembers(workers)));
+    if (install_status.ok())
+      install_status = shard->InstallView(TestView(1, TestMembers(workers, first_clock)));
     if (!install_status.ok()) return;
     for (uint32_t w = 0; w < workers; ++w) Hello(Open(), w);
   }
