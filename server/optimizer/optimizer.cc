@@ -7,7 +7,7 @@
 #include <limits>
 #include <sstream>
 
-#include "server/optimizer/update_kernels.h"
+#include "server/optimizer/fused_step.h"
 
 namespace slackline::server {
 namespace {
@@ -110,8 +110,8 @@ class FusedOptimizer final : public Optimizer {
     CHECK_GE(step, 1u) << "steps count from 1";
     CheckViews(info_, parameters, gradient);
     const CodecId payload = gradient.payload == nullptr ? CodecId::kNone : gradient.payload_codec;
-    const UpdateFunction update = FindUpdate(config_.kind, payload, gradient.sum != nullptr);
-    update(parameters, gradient, ComputeConstants(config_, parameters.decay, learning_rate, step));
+    RunFusedStep(FindUpdate(config_.kind, payload), parameters, gradient,
+                 ComputeConstants(config_, parameters.decay, learning_rate, step));
   }
 
  private:

@@ -7,6 +7,7 @@
 // Threading: pure functions on memory nobody else touches.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "server/optimizer/optimizer.h"
@@ -31,11 +32,13 @@ struct UpdateConstants {
 UpdateConstants ComputeConstants(const OptimizerConfig& config, bool decay, float learning_rate,
                                  uint64_t step);
 
-// One step as Optimizer::Step. The views must be valid (see CheckViews in optimizer.cc).
+// Updates parameters.count elements, a multiple of kUpdateMultiple; ignores copy_out. The views are
+// otherwise as for Optimizer::Step.
+inline constexpr size_t kUpdateMultiple = 16;
 using UpdateFunction = void (*)(const ParameterView& parameters, const GradientView& gradient,
                                 const UpdateConstants& constants);
 
-// The loop for one optimizer, one payload format (kNone for none) and with or without a sum.
-UpdateFunction FindUpdate(OptimizerKind kind, CodecId payload_codec, bool has_sum);
+// The loop for one optimizer and one payload format; kNone when the gradient is only a sum.
+UpdateFunction FindUpdate(OptimizerKind kind, CodecId payload_codec);
 
 }  // namespace slackline::server

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "common/codec/reference.h"
+#include "common/counting_allocator.h"
 #include "server/optimizer/reference.h"
 #include "tests/common/simd_targets.h"
 
@@ -129,11 +130,19 @@ void ExpectEqualStep(const OptimizerConfig& config, const Optimizer& optimizer, 
   ASSERT_EQ(actual.copy, expected.copy);
 }
 
+// Every length up to some vectors, then a few that cross the tiles between update and copy.
+std::vector<size_t> Counts() {
+  std::vector<size_t> counts;
+  for (size_t count = 0; count <= 600; count += count < 70 ? 1 : 23) counts.push_back(count);
+  for (const size_t count : {2047, 2048, 2049, 4096, 4113}) counts.push_back(count);
+  return counts;
+}
+
 TEST_P(OptimizerKindTest, EqualsReferenceBitForBit) {
   const OptimizerConfig config = Config();
   const auto optimizer = MustCreate(config);
   ForEachSimdTarget([&] {
-    for (size_t count = 0; count <= 600; count += count < 70 ? 1 : 23) {
+    for (const size_t count : Counts()) {
       for (const GradientForm& form : kForms) {
         for (const CodecId copy : {CodecId::kNone, CodecId::kFp16, CodecId::kBf16}) {
           SCOPED_TRACE(testing::Message() << count << " values, sum " << form.sum
@@ -253,6 +262,20 @@ TEST_P(OptimizerKindTest, NameParsesBack) {
   const auto kind = ParseOptimizerKind(OptimizerKindName(GetParam()));
   ASSERT_TRUE(kind.has_value());
   EXPECT_EQ(*kind, GetParam());
+}
+
+TEST_P(OptimizerKindTest, StepAllocatesNothing) {
+  constexpr size_t kCount = 5003;
+  const auto optimizer = MustCreate(Config());
+  Arrays arrays(kCount, 1);
+  ParameterView parameters = arrays.View(kCount, true);
+  parameters.copy_out = arrays.copy.data();
+  parameters.copy_codec = CodecId::kFp16;
+  const std::vector<float> sum = Values(kCount, 2, -1, 1);
+  optimizer->Step(parameters, {.sum = sum.data()}, 0.1f, 1);  // Tables are set up once.
+  const AllocationCounts before = ThreadAllocations();
+  optimizer->Step(parameters, {.sum = sum.data()}, 0.1f, 2);
+  EXPECT_EQ(ThreadAllocations().allocations, before.allocations);
 }
 
 // The gradient convention: (sum + payload / loss scale) / weight.
