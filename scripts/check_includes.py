@@ -100,10 +100,11 @@ def check_system_include(path, target):
 
 
 def may_know_flags(path):
-    """Programs: main.cc, and the *_flags files that a long one is split into."""
+    """Programs: main.cc or X_main.cc, and the *_flags files that a long one is split into."""
     name = path.rsplit("/", 1)[-1]
-    return (path in ("common/flags.cc", "common/logging.cc") or name == "main.cc" or
-            name in ("flags.h", "flags.cc") or name.endswith(("_flags.h", "_flags.cc")))
+    return (path in ("common/flags.cc", "common/logging.cc") or
+            name in ("main.cc", "flags.h", "flags.cc") or
+            name.endswith(("_main.cc", "_flags.h", "_flags.cc")))
 
 
 def check_file(path, text, root):
