@@ -16,5 +16,7 @@ namespace slackline::bench {
 int RunApply(int argc, char** argv);
 // Each codec's passes against a memcpy of its FP32 input.
 int RunCodec(int argc, char** argv);
+// Push-pulls between shards and workers, against iperf3 over the same loopback.
+int RunPushPull(int argc, char** argv);
 
 }  // namespace slackline::bench

@@ -24,6 +24,7 @@ struct Subcommand {
 constexpr Subcommand kSubcommands[] = {
     {"apply", "fused optimizers against a triad of the same bytes", RunApply},
     {"codec", "encode and decode against memcpy", RunCodec},
+    {"pushpull", "gradients out, weights back, over the loopback", RunPushPull},
 };
 
 void PrintUsage(std::FILE* out) {
