@@ -53,12 +53,13 @@ Status ClientImpl::BeginStep(Clock clock, const StepOptions& options) {
     return InvalidArgument("step " + std::to_string(clock) +
                            ": clocks come without gaps, expected " + std::to_string(clock_));
   }
-  if (!std::isfinite(options.weight) || options.weight < 0 || !std::isfinite(options.scale) ||
-      options.scale <= 0) {
-    return InvalidArgument("step " + std::to_string(clock) + ": weight " +
-                           std::to_string(options.weight) + ", scale " +
-                           std::to_string(options.scale) +
-                           "; expected a finite weight >= 0 and a finite scale > 0");
+  // Both are divided by. An empty step has no weight, whatever is said here.
+  const bool good_weight = std::isfinite(options.weight) && (options.weight > 0 || options.empty);
+  if (!good_weight || !std::isfinite(options.scale) || options.scale <= 0) {
+    return InvalidArgument(
+        "step " + std::to_string(clock) + ": weight " + std::to_string(options.weight) +
+        ", scale " + std::to_string(options.scale) +
+        "; expected finite values > 0 (empty = true for a step without gradient)");
   }
   step_ = options;
   stats_ = StepStats{};

@@ -35,8 +35,7 @@ std::string HostName() {
 }
 
 bool WorthRetrying(StatusCode code) {
-  return code == StatusCode::kUnavailable || code == StatusCode::kDeadlineExceeded ||
-         code == StatusCode::kResourceExhausted;
+  return code == StatusCode::kUnavailable || code == StatusCode::kDeadlineExceeded;
 }
 
 }  // namespace
@@ -193,6 +192,10 @@ Result<control::Envelope> ControlSession::AskUntil(const control::Envelope& requ
     if (answer || !WorthRetrying(answer.error().code()) || time_.NowNs() >= deadline_ns) {
       return answer;
     }
+    if (time_.NowNs() >= wait.next_report_ns) {
+      wait.next_report_ns = time_.NowNs() + options_.report_ns;
+      SayWaiting(what + " (" + answer.error().message() + ")");
+    }
     // The coordinator said "not now", or the connection broke: it may take a moment to notice.
     Wait pause{.deadline_ns = std::min(deadline_ns, time_.NowNs() + kRetryPauseNs),
                .next_report_ns = kNever,
@@ -301,6 +304,11 @@ Status ControlSession::Leave(bool done, const std::string& reason) {
   const Result<control::Envelope> answer =
       AskUntil(goodbye, time_.NowNs() + kGoodbyeTimeoutNs, "the coordinator to take the goodbye",
                /*even_after_end=*/true);
+  {
+    MutexLock lock(mutex_);
+    stop_ = true;  // No heartbeat of one who has left.
+    Changed();
+  }
   return answer ? OkStatus() : answer.error();
 }
 
