@@ -73,6 +73,7 @@ Status Trainer::TrainLoop() {
   pipeline_ = std::make_unique<DataPipeline>(*train_, client_, options_.gradient.batch,
                                              options_.gradient.micro_batches);
   last_closed_ns_ = time_.NowNs();
+  training_.store(true, std::memory_order_relaxed);
   for (Clock clock = client_.first_clock(); clock < client_.job().steps(); ++clock) {
     if (stop_.load(std::memory_order_relaxed)) break;
     SLACKLINE_RETURN_IF_ERROR(TrainStep(clock));

@@ -44,6 +44,8 @@ class Trainer {
 
   // From Declare to Leave.
   Status Run();
+  // Past the start: a stop will be noticed after the step under way. Thread-safe.
+  bool training() const { return training_.load(std::memory_order_relaxed); }
 
  private:
   // A step whose pulls may still be under way.
@@ -78,6 +80,7 @@ class Trainer {
   std::vector<bool> chunk_waited_;  // For the open step.
   TimeNs last_closed_ns_ = 0;
   uint64_t partial_steps_ = 0;
+  std::atomic<bool> training_{false};
 };
 
 }  // namespace slackline::worker

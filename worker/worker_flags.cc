@@ -1,0 +1,420 @@
+#include "worker/worker_flags.h"
+
+#include <gflags/gflags.h>
+#include <glog/logging.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <cstdlib>
+#include <initializer_list>
+#include <span>
+#include <utility>
+
+#include "common/codec/codec.h"
+#include "common/flags.h"
+
+DEFINE_string(mode, "train", "train, evaluate or generate");
+DEFINE_string(coordinator, "", "host:port of the coordinator; needed to train");
+DEFINE_int32(rank, -1, "rank to take; -1: any free one");
+DEFINE_string(transport, "tcp", "how to reach the servers: tcp");
+DEFINE_double(connect_timeout_s, 15, "how long to look for the coordinator");
+DEFINE_double(start_timeout_s, 120, "how long to wait for all servers and workers");
+DEFINE_double(stall_timeout_s, 60, "how long a server may leave a request without any answer");
+DEFINE_double(finish_timeout_s, 600, "how long to wait for slower workers at the end");
+DEFINE_int64(credit_bytes, 64 << 20, "bytes under way to one shard that it has not taken yet");
+
+DEFINE_string(model, "gpt", "gpt or mlp");
+DEFINE_int64(layers, 4, "gpt: blocks");
+DEFINE_int64(heads, 4, "gpt: attention heads");
+DEFINE_int64(width, 128, "gpt: of the residual stream, a multiple of --heads");
+DEFINE_int64(context, 128, "gpt: tokens a sample");
+DEFINE_string(hidden, "128", "mlp: widths of the hidden layers, e.g. 256,128; empty: none");
+
+DEFINE_string(data, "", "data directory made by scripts/prepare_data");
+DEFINE_int64(batch, 8, "samples in a micro-batch");
+DEFINE_int32(accumulate, 1, "micro-batches that are summed for one push");
+DEFINE_uint64(seed, 1, "of initial weights, sample order and generated text");
+DEFINE_int64(lease_samples, 0, "SSP, ASP: samples in a data lease; 0: those of 4 steps");
+
+DEFINE_int64(steps, 300, "clocks to train; every worker makes each");
+DEFINE_string(staleness, "0", "0 (BSP), a bound > 0 (SSP) or async");
+DEFINE_string(async_scale, "mean",
+              "SSP, ASP: mean divides a push's step by the workers, sum does not");
+DEFINE_bool(deterministic, false, "BSP: the same bits in every run and for every split in workers");
+DEFINE_string(optimizer, "adamw", "sgd, momentum, nesterov, adam, adamw or adagrad");
+DEFINE_double(learning_rate, 1e-3, "at its highest");
+DEFINE_string(schedule, "constant", "of the learning rate: constant, cosine or step");
+DEFINE_int64(warmup_steps, 0, "clocks in which the learning rate rises to its highest");
+DEFINE_double(final_fraction, 0.1, "cosine: part of the learning rate that is left at the end");
+DEFINE_int64(step_every, 1000, "step: clocks between two drops");
+DEFINE_double(step_factor, 0.1, "step: factor of a drop");
+DEFINE_double(momentum, 0.9, "momentum, nesterov");
+DEFINE_double(beta1, 0.9, "adam, adamw");
+DEFINE_double(beta2, 0.999, "adam, adamw");
+DEFINE_double(epsilon, 1e-8, "adam, adamw, adagrad");
+DEFINE_double(weight_decay, 0, "of matrices and tables; decoupled for adamw");
+DEFINE_double(clip, 1.0, "largest norm of a micro-batch's mean gradient; 0: any");
+DEFINE_bool(overlap, true, "push during backward; clips by the previous step's norm");
+DEFINE_int64(checkpoint_every, 0, "clocks between checkpoints; 0: only at the end");
+
+DEFINE_string(codec, "fp16", "on the wire, both ways: fp32, fp16 or bf16");
+DEFINE_string(push_codec, "", "of gradients, if not --codec");
+DEFINE_string(pull_codec, "", "of weights, if not --codec");
+DEFINE_int64(chunk_bytes, 1 << 20, "of FP32 weights, the unit of transfer; a multiple of 4");
+DEFINE_double(loss_scale, 0,
+              "first loss scale, a power of two; 0: 1024 for fp16, else 1 and fixed");
+DEFINE_int64(loss_scale_growth, 200, "good steps before the loss scale doubles; 0: it is fixed");
+DEFINE_double(loss_scale_backoff, 0.5, "factor of the loss scale at an overflow, a power of two");
+DEFINE_double(loss_scale_min, 1.0 / 1024, "smallest loss scale");
+DEFINE_double(loss_scale_max, 16777216, "largest loss scale");
+
+DEFINE_string(checkpoint, "", "evaluate, generate: merged file, step-* directory, or one of those");
+DEFINE_int64(evaluate_samples, 512, "validation samples; 0: all of them");
+DEFINE_string(prompt, "\n", "text to go on from");
+DEFINE_int64(tokens, 300, "characters to generate");
+DEFINE_double(temperature, 0.8, "of sampling; 0: always the likeliest");
+DEFINE_int64(top_k, 0, "sample from the k likeliest; 0: from all");
+
+DEFINE_int32(threads, 1, "for the model's arithmetic");
+DEFINE_int64(log_every, 20, "steps between two log lines; 0: none");
+
+namespace slackline::worker {
+namespace {
+
+constexpr int64_t kMaxSteps = 1'000'000'000'000;
+constexpr int64_t kMaxBatch = 1 << 20;
+constexpr double kMaxTimeoutS = 7 * 24 * 3600;
+constexpr int32_t kMaxStaleness = 1 << 20;
+
+ProgramHelp Help() {
+  return {
+      .name = "slackline-worker",
+      .summary =
+          "Trains a model together with other workers through parameter servers; evaluates "
+          "a checkpoint or generates text from it.",
+      .examples =
+          "  slackline-worker --coordinator=127.0.0.1:4700 --data=data/text --steps=1000 "
+          "--staleness=3\n"
+          "  slackline-worker --mode=evaluate --checkpoint=runs/x/checkpoints --data=data/text\n"
+          "  slackline-worker --mode=generate --checkpoint=model.safetensors --prompt='It was '\n",
+      .groups = {
+          {"What to do", {"mode", "checkpoint", "data", "seed"}},
+          {"Training",
+           {"steps", "staleness", "async_scale", "deterministic", "batch", "accumulate",
+            "lease_samples", "clip", "overlap", "checkpoint_every"}},
+          {"Optimizer",
+           {"optimizer", "learning_rate", "schedule", "warmup_steps", "final_fraction",
+            "step_every", "step_factor", "momentum", "beta1", "beta2", "epsilon", "weight_decay"}},
+          {"Model", {"model", "layers", "heads", "width", "context", "hidden"}},
+          {"On the wire",
+           {"transport", "codec", "push_codec", "pull_codec", "chunk_bytes", "credit_bytes"}},
+          {"Loss scale",
+           {"loss_scale", "loss_scale_growth", "loss_scale_backoff", "loss_scale_min",
+            "loss_scale_max"}},
+          {"The cluster",
+           {"coordinator", "rank", "connect_timeout_s", "start_timeout_s", "stall_timeout_s",
+            "finish_timeout_s"}},
+          {"Evaluation and text", {"evaluate_samples", "prompt", "tokens", "temperature", "top_k"}},
+          {"Process", {"threads", "log_every"}}}};
+}
+
+void CheckChoice(std::string_view flag, std::string_view value,
+                 std::initializer_list<std::string_view> allowed) {
+  ExitOnFlagError(CheckOneOf(flag, value, std::span(allowed.begin(), allowed.size())));
+}
+
+void CheckNumber(std::string_view flag, double value, double low, double high) {
+  ExitOnFlagError(CheckRange(flag, value, low, high));
+}
+
+// -1 for async.
+int32_t ParseStaleness() {
+  if (FLAGS_staleness == "async") return -1;
+  int32_t value = -1;
+  const char* end = FLAGS_staleness.data() + FLAGS_staleness.size();
+  const auto [rest, error] = std::from_chars(FLAGS_staleness.data(), end, value);
+  if (error != std::errc() || rest != end || value < 0 || value > kMaxStaleness) {
+    ExitOnFlagError(FlagStatus("staleness", FLAGS_staleness,
+                               "0 (BSP), a bound from 1 to 1048576 (SSP) or async"));
+  }
+  return value;
+}
+
+std::vector<int64_t> ParseHidden() {
+  std::vector<int64_t> widths;
+  const char* at = FLAGS_hidden.data();
+  const char* const end = at + FLAGS_hidden.size();
+  while (at != end) {
+    int64_t width = 0;
+    const auto [rest, error] = std::from_chars(at, end, width);
+    const bool separated = rest == end || (*rest == ',' && rest + 1 != end);
+    if (error != std::errc() || !separated || width < 1) {
+      ExitOnFlagError(FlagStatus("hidden", FLAGS_hidden, "widths above 0, e.g. 256,128"));
+    }
+    widths.push_back(width);
+    at = rest == end ? end : rest + 1;
+  }
+  return widths;
+}
+
+// --push_codec or --pull_codec, or --codec where it is not given.
+std::string CodecOr(std::string_view flag, const std::string& value) {
+  const std::string& codec = value.empty() ? FLAGS_codec : value;
+  if (FindCodec(codec) == nullptr) {
+    ExitOnFlagError(FlagStatus(value.empty() ? "codec" : flag, codec, CodecNames()));
+  }
+  return codec;
+}
+
+LossScaleOptions LossScaleOf(CodecId push_codec) {
+  LossScaleOptions options;
+  options.backoff = FLAGS_loss_scale_backoff;
+  options.min = FLAGS_loss_scale_min;
+  options.max = FLAGS_loss_scale_max;
+  options.growth_interval = FLAGS_loss_scale_growth;
+  if (FLAGS_loss_scale != 0) {
+    options.initial = FLAGS_loss_scale;
+  } else if (push_codec == CodecId::kFp16) {
+    options.initial = std::clamp(options.initial, options.min, std::max(options.min, options.max));
+  } else {
+    // These formats have the range of FP32: nothing vanishes that FP32 would keep.
+    options.initial = options.min = options.max = 1;
+    options.growth_interval = 0;
+  }
+  return options;
+}
+
+void CheckPowerOfTwo(const char* flag, double value) {
+  int exponent = 0;
+  if (std::frexp(value, &exponent) == 0.5 && std::abs(exponent) <= 60) return;
+  ExitOnFlagError(FlagStatus(flag, google::GetCommandLineFlagInfoOrDie(flag).current_value,
+                             "a power of two from 2^-60 to 2^59"));
+}
+
+void CheckLossScale() {
+  if (FLAGS_loss_scale != 0) CheckPowerOfTwo("loss_scale", FLAGS_loss_scale);
+  CheckPowerOfTwo("loss_scale_min", FLAGS_loss_scale_min);
+  CheckPowerOfTwo("loss_scale_max", FLAGS_loss_scale_max);
+  CheckPowerOfTwo("loss_scale_backoff", FLAGS_loss_scale_backoff);
+  CheckNumber("loss_scale_backoff", FLAGS_loss_scale_backoff, 0, 0.5);
+  CheckNumber("loss_scale_growth", static_cast<double>(FLAGS_loss_scale_growth), 0, 1e12);
+  // What is left is their order.
+  const CodecId codec = FindCodec(CodecOr("push_codec", FLAGS_push_codec))->id();
+  if (!ValidateLossScale(LossScaleOf(codec)).ok()) {
+    ExitOnFlagError(FlagStatus("loss_scale",
+                               google::GetCommandLineFlagInfoOrDie("loss_scale").current_value,
+                               "--loss_scale_min <= --loss_scale <= --loss_scale_max"));
+  }
+}
+
+void CheckModel() {
+  if (FLAGS_model == "mlp") {
+    (void)ParseHidden();
+    return;
+  }
+  CheckNumber("layers", static_cast<double>(FLAGS_layers), 1, 256);
+  CheckNumber("width", static_cast<double>(FLAGS_width), 1, 32768);
+  CheckNumber("heads", static_cast<double>(FLAGS_heads), 1, static_cast<double>(FLAGS_width));
+  CheckNumber("context", static_cast<double>(FLAGS_context), 1, 65536);
+  if (FLAGS_width % FLAGS_heads != 0) {
+    ExitOnFlagError(FlagStatus("width", std::to_string(FLAGS_width),
+                               "a multiple of --heads=" + std::to_string(FLAGS_heads)));
+  }
+}
+
+void CheckCommonFlags() {
+  CheckChoice("mode", FLAGS_mode, {"train", "evaluate", "generate"});
+  CheckChoice("model", FLAGS_model, {"gpt", "mlp"});
+  CheckNumber("threads", FLAGS_threads, 1, 1024);
+  CheckNumber("evaluate_samples", static_cast<double>(FLAGS_evaluate_samples), 0, 1e12);
+  CheckNumber("tokens", static_cast<double>(FLAGS_tokens), 1, 1 << 19);
+  CheckNumber("temperature", FLAGS_temperature, 0, 100);
+  CheckNumber("top_k", static_cast<double>(FLAGS_top_k), 0, 256);
+  if (FLAGS_prompt.empty() || FLAGS_prompt.size() > 1 << 16) {
+    ExitOnFlagError(FlagStatus("prompt", FLAGS_prompt.substr(0, 40), "1 to 65536 characters"));
+  }
+  const bool needs_data = FLAGS_mode != "generate";
+  if (needs_data && FLAGS_data.empty()) {
+    ExitOnFlagError(FlagStatus("data", "", "a directory made by scripts/prepare_data"));
+  }
+  const bool needs_checkpoint = FLAGS_mode != "train";
+  if (needs_checkpoint && FLAGS_checkpoint.empty()) {
+    ExitOnFlagError(FlagStatus("checkpoint", "", "a merged file or a checkpoint's directory"));
+  }
+  if (!needs_checkpoint && !FLAGS_checkpoint.empty()) {
+    ExitOnFlagError(FlagStatus("checkpoint", FLAGS_checkpoint,
+                               "nothing with --mode=train: the coordinator takes checkpoints, see "
+                               "its --checkpoint and --resume"));
+  }
+}
+
+void CheckTrainingFlags() {
+  if (FLAGS_coordinator.empty() || FLAGS_coordinator.find(':') == std::string::npos) {
+    ExitOnFlagError(FlagStatus("coordinator", FLAGS_coordinator, "host:port"));
+  }
+  CheckChoice("transport", FLAGS_transport, {"tcp"});
+  CheckChoice("async_scale", FLAGS_async_scale, {"mean", "sum"});
+  CheckChoice("optimizer", FLAGS_optimizer,
+              {"sgd", "momentum", "nesterov", "adam", "adamw", "adagrad"});
+  CheckChoice("schedule", FLAGS_schedule, {"constant", "cosine", "step"});
+  CheckNumber("rank", FLAGS_rank, -1, 255);
+  CheckNumber("connect_timeout_s", FLAGS_connect_timeout_s, 0.1, kMaxTimeoutS);
+  CheckNumber("start_timeout_s", FLAGS_start_timeout_s, 0.1, kMaxTimeoutS);
+  CheckNumber("stall_timeout_s", FLAGS_stall_timeout_s, 0.1, kMaxTimeoutS);
+  CheckNumber("finish_timeout_s", FLAGS_finish_timeout_s, 0.1, kMaxTimeoutS);
+  CheckNumber("credit_bytes", static_cast<double>(FLAGS_credit_bytes), 1, 1e12);
+  CheckNumber("batch", static_cast<double>(FLAGS_batch), 1, kMaxBatch);
+  CheckNumber("accumulate", FLAGS_accumulate, 1, 1 << 16);
+  CheckNumber("lease_samples", static_cast<double>(FLAGS_lease_samples), 0, UINT32_MAX);
+  CheckNumber("steps", static_cast<double>(FLAGS_steps), 1, static_cast<double>(kMaxSteps));
+  CheckNumber("learning_rate", FLAGS_learning_rate, 0, 1e6);
+  CheckNumber("warmup_steps", static_cast<double>(FLAGS_warmup_steps), 0, 1e12);
+  CheckNumber("final_fraction", FLAGS_final_fraction, 0, 1);
+  CheckNumber("step_every", static_cast<double>(FLAGS_step_every), 1, 1e12);
+  CheckNumber("step_factor", FLAGS_step_factor, 0, 1);
+  CheckNumber("momentum", FLAGS_momentum, 0, 0.99999);
+  CheckNumber("beta1", FLAGS_beta1, 0, 0.99999);
+  CheckNumber("beta2", FLAGS_beta2, 0, 0.9999999);
+  CheckNumber("epsilon", FLAGS_epsilon, 0, 1);
+  CheckNumber("weight_decay", FLAGS_weight_decay, 0, 1e6);
+  CheckNumber("clip", FLAGS_clip, 0, 1e12);
+  CheckNumber("checkpoint_every", static_cast<double>(FLAGS_checkpoint_every), 0, 1e12);
+  CheckNumber("chunk_bytes", static_cast<double>(FLAGS_chunk_bytes), 1024, 128 << 20);
+  CheckNumber("log_every", static_cast<double>(FLAGS_log_every), 0, 1e12);
+  if (FLAGS_chunk_bytes % 4 != 0) {
+    ExitOnFlagError(
+        FlagStatus("chunk_bytes", std::to_string(FLAGS_chunk_bytes), "a multiple of 4"));
+  }
+  const int32_t staleness = ParseStaleness();
+  (void)CodecOr("push_codec", FLAGS_push_codec);
+  (void)CodecOr("pull_codec", FLAGS_pull_codec);
+  CheckLossScale();
+  CheckModel();
+  if (FLAGS_deterministic && staleness != 0) {
+    ExitOnFlagError(FlagStatus("deterministic", "true", "--staleness=0 (BSP) with it"));
+  }
+  if (FLAGS_deterministic && FLAGS_threads != 1) {
+    ExitOnFlagError(FlagStatus("deterministic", "true", "--threads=1 with it"));
+  }
+}
+
+}  // namespace
+
+void ParseWorkerFlags(int argc, char** argv) {
+  ParseFlags(argc, argv, Help());
+  CheckCommonFlags();
+  if (FLAGS_mode == "train") CheckTrainingFlags();
+}
+
+Mode ModeFromFlags() {
+  if (FLAGS_mode == "train") return Mode::kTrain;
+  return FLAGS_mode == "evaluate" ? Mode::kEvaluate : Mode::kGenerate;
+}
+
+ProcessFlags ProcessFromFlags() {
+  ProcessFlags flags;
+  flags.data = FLAGS_data;
+  flags.checkpoint = FLAGS_checkpoint;
+  flags.threads = FLAGS_threads;
+  flags.deterministic = FLAGS_deterministic;
+  flags.seed = FLAGS_seed;
+  flags.evaluate_samples = static_cast<uint64_t>(FLAGS_evaluate_samples);
+  if (!google::GetCommandLineFlagInfoOrDie("model").is_default) flags.wanted_model = FLAGS_model;
+  return flags;
+}
+
+ModelConfig ModelFromFlags(const DataShape& data) {
+  ModelConfig config;
+  const bool text = data.kind == DataKind::kText;
+  if ((FLAGS_model == "gpt") != text) {
+    ExitOnFlagError(
+        FlagStatus("model", FLAGS_model,
+                   text ? "gpt for the text in --data" : "mlp for the images in --data"));
+  }
+  if (text) {
+    config.gpt = {FLAGS_layers, FLAGS_heads, FLAGS_width, FLAGS_context,
+                  static_cast<int64_t>(data.vocabulary)};
+  } else {
+    config.kind = ModelConfig::Kind::kMlp;
+    config.mlp = {static_cast<int64_t>(data.features), static_cast<int64_t>(data.classes),
+                  ParseHidden()};
+  }
+  return config;
+}
+
+GenerateOptions GenerateFromFlags() {
+  return {FLAGS_prompt, FLAGS_tokens, FLAGS_temperature, FLAGS_top_k, FLAGS_seed};
+}
+
+TrainerOptions TrainerFromFlags(const ModelConfig& model) {
+  TrainerOptions options;
+  options.model = model;
+  options.gradient.micro_batches = static_cast<uint32_t>(FLAGS_accumulate);
+  options.gradient.batch = static_cast<uint64_t>(FLAGS_batch);
+  options.gradient.clip_norm = FLAGS_clip;
+  options.gradient.overlap = FLAGS_overlap;
+  options.gradient.push_codec = FindCodec(CodecOr("push_codec", FLAGS_push_codec))->id();
+  options.gradient.loss_scale = LossScaleOf(options.gradient.push_codec);
+  options.sample = GenerateFromFlags();
+  options.evaluate_samples = static_cast<uint64_t>(FLAGS_evaluate_samples);
+  options.log_every = FLAGS_log_every;
+  options.finish_timeout_ns = static_cast<TimeNs>(FLAGS_finish_timeout_s * kNsPerSecond);
+  return options;
+}
+
+control::JobSpec JobFromFlags(const ModelConfig& model, const DataManifest& data,
+                              uint64_t train_samples) {
+  control::JobSpec job;
+  job.set_model(FLAGS_model);
+  job.set_model_config_json(ModelConfigJson(model));
+  job.set_steps(FLAGS_steps);
+  job.set_staleness(ParseStaleness());
+  job.set_deterministic(FLAGS_deterministic);
+  job.set_async_scale_sum(FLAGS_async_scale == "sum");
+  job.set_seed(FLAGS_seed);
+  control::Optimizer& optimizer = *job.mutable_optimizer();
+  optimizer.set_name(FLAGS_optimizer);
+  optimizer.set_momentum(FLAGS_momentum);
+  optimizer.set_beta1(FLAGS_beta1);
+  optimizer.set_beta2(FLAGS_beta2);
+  optimizer.set_epsilon(FLAGS_epsilon);
+  optimizer.set_weight_decay(FLAGS_weight_decay);
+  control::Schedule& schedule = *job.mutable_schedule();
+  schedule.set_name(FLAGS_schedule);
+  schedule.set_learning_rate(FLAGS_learning_rate);
+  schedule.set_warmup_steps(FLAGS_warmup_steps);
+  schedule.set_total_steps(FLAGS_steps);
+  schedule.set_final_fraction(FLAGS_final_fraction);
+  schedule.set_step_every(FLAGS_step_every);
+  schedule.set_step_factor(FLAGS_step_factor);
+  job.set_push_codec(CodecOr("push_codec", FLAGS_push_codec));
+  job.set_pull_codec(CodecOr("pull_codec", FLAGS_pull_codec));
+  job.set_chunk_bytes(static_cast<uint32_t>(FLAGS_chunk_bytes));
+  job.set_checkpoint_every(FLAGS_checkpoint_every);
+  job.set_train_samples(train_samples);
+  const uint64_t step_samples =
+      static_cast<uint64_t>(FLAGS_batch) * static_cast<uint64_t>(FLAGS_accumulate);
+  const auto wanted = FLAGS_lease_samples > 0 ? static_cast<uint64_t>(FLAGS_lease_samples)
+                                              : std::min<uint64_t>(4 * step_samples, UINT32_MAX);
+  job.set_lease_samples(static_cast<uint32_t>(std::min(wanted, train_samples)));
+  job.set_data_fingerprint(data.fingerprint);
+  return job;
+}
+
+ClientOptions ClientFromFlags(control::JobSpec job) {
+  const auto seconds = [](double value) { return static_cast<TimeNs>(value * kNsPerSecond); };
+  ClientOptions options;
+  options.coordinator = FLAGS_coordinator;
+  options.transport = FLAGS_transport;
+  options.wanted_rank = FLAGS_rank;
+  options.job = std::move(job);
+  options.connect_timeout_ns = seconds(FLAGS_connect_timeout_s);
+  options.start_timeout_ns = seconds(FLAGS_start_timeout_s);
+  options.stall_timeout_ns = seconds(FLAGS_stall_timeout_s);
+  options.credit_bytes = static_cast<size_t>(FLAGS_credit_bytes);
+  options.on_wait = [](const std::string& line) { LOG(INFO) << line; };
+  return options;
+}
+
+}  // namespace slackline::worker
