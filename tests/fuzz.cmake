@@ -5,9 +5,9 @@ slackline_fuzz(wire_header_fuzz
   LIBS slackline::proto
   CORPUS proto/corpus/wire_header_fuzz)
 slackline_fuzz(control_frame_fuzz
-  SOURCES proto/control_frame_fuzz.cc
-  LIBS slackline::proto
-  CORPUS proto/corpus/control_frame_fuzz)
+  SOURCES transport/control_frame_fuzz.cc
+  LIBS slackline::control
+  CORPUS transport/corpus/control_frame_fuzz)
 slackline_fuzz(safetensors_fuzz
   SOURCES common/safetensors_fuzz.cc
   LIBS slackline::common
