@@ -96,6 +96,7 @@ class Shard final : public transport::Handler {
   const ChunkStore* chunks() const { return store_.get(); }        // Null before InstallMap.
   Epoch epoch() const { return epoch_; }
   uint64_t view_version() const;
+  uint32_t initialised_chunks() const { return initialised_chunks_; }
   bool initialised() const {
     return initialised_chunks_ > 0 && initialised_chunks_ == ChunkCount();
   }
