@@ -209,7 +209,7 @@ Status ServerProcess::Run() {
   TimeNs next_heartbeat = 0;
   for (;;) {
     const TimeNs now = time_.NowNs();
-    if (stop_requested.load(std::memory_order_relaxed)) {
+    if (stop_requested.exchange(false, std::memory_order_relaxed)) {
       LOG(INFO) << "asked to stop";
       SayGoodbye("asked to stop");
       return OkStatus();
