@@ -18,5 +18,7 @@ int RunApply(int argc, char** argv);
 int RunCodec(int argc, char** argv);
 // Push-pulls between shards and workers, against iperf3 over the same loopback.
 int RunPushPull(int argc, char** argv);
+// One channel's bandwidth, message rate and latency.
+int RunTransport(int argc, char** argv);
 
 }  // namespace slackline::bench

@@ -25,6 +25,7 @@ constexpr Subcommand kSubcommands[] = {
     {"apply", "fused optimizers against a triad of the same bytes", RunApply},
     {"codec", "encode and decode against memcpy", RunCodec},
     {"pushpull", "gradients out, weights back, over the loopback", RunPushPull},
+    {"transport", "bandwidth, message rate and latency of a channel", RunTransport},
 };
 
 void PrintUsage(std::FILE* out) {
