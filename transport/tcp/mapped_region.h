@@ -1,5 +1,5 @@
-// I/O memory of the TCP transport: anonymous pages, zero-filled, in huge pages where the system has
-// them (large copies in and out of the kernel then miss the TLB less).
+// I/O memory of the TCP transport: anonymous pages, zero-filled, resident from the start, in huge
+// pages where the system has them.
 // Threading: owner thread of the endpoint.
 #pragma once
 

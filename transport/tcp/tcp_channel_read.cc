@@ -11,7 +11,7 @@ namespace slackline::transport {
 namespace {
 
 // Reads of one channel in one pass: bounds small messages as pass_bytes bounds large ones.
-constexpr int kMaxReadsPerPass = 16;
+constexpr int kMaxReadsPerPass = 32;
 // Reads that find nothing before the channel waits for the reactor: a registration and a wake-up
 // cost more than a vain read.
 constexpr uint32_t kReadTriesBeforeWaiting = 1;

@@ -13,8 +13,8 @@ namespace {
 
 // Where unwanted payloads are read to, in pieces of this size.
 constexpr size_t kDrainBytes = 64u << 10;
-// While channels are busy the reactor is asked for news of the others only every so many Polls.
-constexpr uint32_t kBusyPollsPerReactor = 8;
+// While channels are busy the reactor is asked for news of the others this often.
+constexpr TimeNs kBusyReactorIntervalNs = 100'000;
 // Handlers that one visit to the reactor runs: all that can be pending for every channel at once.
 constexpr size_t kMaxReactorHandlers = 3 * kMaxTcpChannels;
 
@@ -61,11 +61,10 @@ size_t TcpEndpoint::Poll(TimeNs max_wait_ns) {
   events_ = 0;
   now_ns_ = time_.NowNs();
 
-  const bool idle = hot_.empty();
-  if (idle ? max_wait_ns <= 0 : ++busy_polls_ >= kBusyPollsPerReactor) {
-    busy_polls_ = 0;
-    RunReactor(0);
-  }
+  // An idle endpoint that may wait looks at the reactor once, below.
+  const bool visit = hot_.empty() ? max_wait_ns <= 0
+                                  : now_ns_ - reactor_visit_ns_ >= kBusyReactorIntervalNs;
+  if (visit) RunReactor(0);
   ServiceHot();
   if (events_ == 0 && max_wait_ns > 0) {
     RunReactor(max_wait_ns);
@@ -80,13 +79,16 @@ size_t TcpEndpoint::Poll(TimeNs max_wait_ns) {
 
 void TcpEndpoint::RunReactor(TimeNs max_wait_ns) {
   const TimeNs wait_ns = std::min(max_wait_ns, next_deadline_ns_ - now_ns_);
-  size_t ran = 0;
   if (wait_ns > 0 && !woken_) {
     ++io_stats_.sleeps;
-    ran = io_.run_one_for(std::chrono::nanoseconds(wait_ns));
+    (void)io_.run_one_for(std::chrono::nanoseconds(wait_ns));
     now_ns_ = time_.NowNs();
-    if (ran == 0) return;
+    // Other handlers that became ready run at the next visit; looking for them now would cost a
+    // system call, and mostly there are none.
+    return;
   }
+  reactor_visit_ns_ = now_ns_;
+  size_t ran = 0;
   while (ran < kMaxReactorHandlers && io_.poll_one() > 0) ++ran;
 }
 

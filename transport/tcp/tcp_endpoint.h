@@ -42,8 +42,11 @@ struct TcpOptions {
   // A peer may pause between messages for ever, inside one only for this.
   TimeNs stall_timeout_ns = 60 * kNsPerSecond;
   SocketOptions socket;
-  // Bytes that one channel reads, and writes, before the other direction has its turn.
-  size_t pass_bytes = 256u << 10;
+  // Bytes that one channel reads, and writes, before the other direction has its turn. Measured on
+  // loopback, 1 MiB requests and replies: 4 MiB moves a third more bytes a second of processor time
+  // than 256 KiB does, since the ends wake each other less often. Fixed socket buffers of 256 KiB to
+  // 4 MiB gained nothing over the kernel's own sizing.
+  size_t pass_bytes = 4u << 20;
 };
 
 class TcpEndpoint final : public Endpoint {
@@ -128,7 +131,7 @@ class TcpEndpoint final : public Endpoint {
 
   size_t events_ = 0;  // Of the present Poll.
   bool polling_ = false;
-  uint32_t busy_polls_ = 0;
+  TimeNs reactor_visit_ns_ = 0;
   std::thread::id owner_;
 
   HandlerSlot wake_slot_;
