@@ -31,7 +31,9 @@ DEFINE_int64(width, 128, "gpt: of the residual stream, a multiple of --heads");
 DEFINE_int64(context, 128, "gpt: tokens a sample");
 DEFINE_string(hidden, "128", "mlp: widths of the hidden layers, e.g. 256,128; empty: none");
 
-DEFINE_string(data, "", "data directory made by scripts/prepare_data");
+DEFINE_string(
+    data, "",
+    "directory made by scripts/prepare_data; empty: data/text for gpt, data/digits for mlp");
 DEFINE_int64(batch, 8, "samples in a micro-batch");
 DEFINE_int32(accumulate, 1, "micro-batches that are summed for one push");
 DEFINE_uint64(seed, 1, "of initial weights, sample order and generated text");
@@ -234,10 +236,6 @@ void CheckCommonFlags() {
   if (FLAGS_prompt.empty() || FLAGS_prompt.size() > 1 << 16) {
     ExitOnFlagError(FlagStatus("prompt", FLAGS_prompt.substr(0, 40), "1 to 65536 characters"));
   }
-  const bool needs_data = FLAGS_mode != "generate";
-  if (needs_data && FLAGS_data.empty()) {
-    ExitOnFlagError(FlagStatus("data", "", "a directory made by scripts/prepare_data"));
-  }
   const bool needs_checkpoint = FLAGS_mode != "train";
   if (needs_checkpoint && FLAGS_checkpoint.empty()) {
     ExitOnFlagError(FlagStatus("checkpoint", "", "a merged file or a checkpoint's directory"));
@@ -314,7 +312,9 @@ Mode ModeFromFlags() {
 
 ProcessFlags ProcessFromFlags() {
   ProcessFlags flags;
-  flags.data = FLAGS_data;
+  flags.data = !FLAGS_data.empty()    ? FLAGS_data
+               : FLAGS_model == "mlp" ? "data/digits"
+                                      : "data/text";
   flags.checkpoint = FLAGS_checkpoint;
   flags.threads = FLAGS_threads;
   flags.deterministic = FLAGS_deterministic;
@@ -328,9 +328,8 @@ ModelConfig ModelFromFlags(const DataShape& data) {
   ModelConfig config;
   const bool text = data.kind == DataKind::kText;
   if ((FLAGS_model == "gpt") != text) {
-    ExitOnFlagError(
-        FlagStatus("model", FLAGS_model,
-                   text ? "gpt for the text in --data" : "mlp for the images in --data"));
+    ExitOnFlagError(FlagStatus("model", FLAGS_model,
+                               text ? "gpt for a --data of text" : "mlp for a --data of images"));
   }
   if (text) {
     config.gpt = {FLAGS_layers, FLAGS_heads, FLAGS_width, FLAGS_context,
