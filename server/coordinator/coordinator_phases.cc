@@ -299,6 +299,8 @@ void CoordinatorState::End(int exit_code, const std::string& reason) {
   phase_since_ns_ = now_;
   exit_code_ = exit_code;
   end_reason_ = reason;
+  // Before anyone is told to go: whoever watches the processes can tell an end from a death.
+  outputs_.push_back(WriteRunFile{"status.json", StatusJson(now_)});
   control::Envelope envelope;
   envelope.mutable_shutdown()->set_reason(reason);
   envelope.mutable_shutdown()->set_failed(exit_code != 0);

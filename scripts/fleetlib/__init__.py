@@ -1,0 +1,1 @@
+"""What scripts/fleet is made of. Standard library only."""
