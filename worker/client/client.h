@@ -47,13 +47,13 @@ struct ClientOptions {
   std::string coordinator;  // host:port
   std::string transport = "tcp";
   int32_t wanted_rank = -1;
-  control::JobSpec job;
-  TimeNs connect_timeout_ns = 15 * kNsPerSecond;    // Coordinator.
-  TimeNs start_timeout_ns = 120 * kNsPerSecond;     // Until all servers and workers are there.
-  TimeNs stall_timeout_ns = 60 * kNsPerSecond;      // A chunk without any answer.
-  TimeNs stall_report_ns = 5 * kNsPerSecond;        // Then `on_wait` says what is waited for.
-  size_t credit_bytes = 64u << 20;                  // In flight to one shard, not yet taken.
-  std::function<void(const std::string&)> on_wait;  // A line for the log; any thread.
+  control::JobSpec job = {};
+  TimeNs connect_timeout_ns = 15 * kNsPerSecond;         // Coordinator.
+  TimeNs start_timeout_ns = 120 * kNsPerSecond;          // Until all servers and workers are there.
+  TimeNs stall_timeout_ns = 60 * kNsPerSecond;           // A chunk without any answer.
+  TimeNs stall_report_ns = 5 * kNsPerSecond;             // Then `on_wait` says what is waited for.
+  size_t credit_bytes = 64u << 20;                       // In flight to one shard, not yet taken.
+  std::function<void(const std::string&)> on_wait = {};  // A line for the log; any thread.
 };
 
 struct TensorSpec {
