@@ -5,8 +5,20 @@ namespace {
 
 std::unique_ptr<TransportFixture> MakeTcp() { return std::make_unique<TcpFixture>(); }
 
+// Sockets that hold next to nothing and passes of a few bytes: every message is read and written in
+// many pieces, and channels wait for each other all the time.
+std::unique_ptr<TransportFixture> MakePiecemealTcp() {
+  TcpOptions options;
+  options.socket = {.send_buffer_bytes = 4096, .receive_buffer_bytes = 4096};
+  options.pass_bytes = 1000;
+  return std::make_unique<TcpFixture>(options);
+}
+
 INSTANTIATE_TEST_SUITE_P(Tcp, TransportTest,
                          testing::Values(TransportUnderTest{.name = "tcp", .make = MakeTcp}));
+INSTANTIATE_TEST_SUITE_P(TcpPiecemeal, TransportTest,
+                         testing::Values(TransportUnderTest{.name = "tcp",
+                                                            .make = MakePiecemealTcp}));
 
 }  // namespace
 }  // namespace slackline::transport
