@@ -82,7 +82,8 @@ struct Chunk {
 
 class ChunkStore {
  public:
-  // Lays out and allocates the chunks that `map` gives to `shard`. ResourceExhausted: the memory is
+  // Lays out and allocates the chunks that `map` gives to `shard`; that may be none, when there are
+  // fewer chunks than shards. ResourceExhausted: the memory is
   // not there (names the bytes).
   static Result<std::unique_ptr<ChunkStore>> Create(transport::Endpoint& endpoint,
                                                     const control::ShardMap& map, ShardIndex shard,

@@ -74,14 +74,15 @@ Status Shard::AllocateTables(const control::ShardMap& map) {
       std::unique_ptr<ChunkStore> store,
       ChunkStore::Create(endpoint_, map, options_.shard, job_, optimizer_->slot_count()));
   // A slot takes any push and any kInit, which is always FP32.
-  const size_t slot_bytes = std::max(job_.push_codec->EncodedBytes(store->max_count()),
-                                     store->max_count() * sizeof(float));
+  const size_t slot_bytes = std::max({job_.push_codec->EncodedBytes(store->max_count()),
+                                      store->max_count() * sizeof(float), sizeof(float)});
   SLACKLINE_ASSIGN_OR_RETURN_STATUS(
       slots_, ReceiveSlots::Create(endpoint_, options_.receive_slots, slot_bytes));
   ConsistencyOptions rule;
   rule.mode = job_.mode;
   rule.staleness = job_.staleness;
-  rule.chunk_count = static_cast<uint32_t>(store->size());
+  // The rule wants one; a shard without chunks keeps the view in it and ignores what it decides.
+  rule.chunk_count = std::max(static_cast<uint32_t>(store->size()), 1u);
   rule.max_members = options_.max_members;
   rule.first_clock = map.first_clock();
   SLACKLINE_ASSIGN_OR_RETURN_STATUS(consistency_, Consistency::Create(rule));
@@ -207,7 +208,7 @@ control::ShardReport Shard::Report() const {
   report.set_bytes_out(bytes_out_);
   report.set_refused(refused_);
   report.set_min_clock(kNoClock);
-  if (!consistency_) return report;
+  if (ChunkCount() == 0) return report;
   std::vector<LifeClock> lives;
   consistency_->AppendLives(&lives);
   for (const LifeClock& life : lives) {

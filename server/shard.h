@@ -97,9 +97,7 @@ class Shard final : public transport::Handler {
   Epoch epoch() const { return epoch_; }
   uint64_t view_version() const;
   uint32_t initialised_chunks() const { return initialised_chunks_; }
-  bool initialised() const {
-    return initialised_chunks_ > 0 && initialised_chunks_ == ChunkCount();
-  }
+  bool initialised() const { return store_ && initialised_chunks_ == ChunkCount(); }
 
   // transport::Handler
   void OnOpened(transport::Channel& channel) override;

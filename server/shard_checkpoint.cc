@@ -34,6 +34,7 @@ void Shard::BeginCheckpoint(uint64_t id, Clock clock, bool final, CheckpointSink
     chunk.cut_pending = true;
     cut_.ready = true;
   }
+  if (cut_.left == 0) FinishCut(OkStatus());
 }
 
 // A decision may close rounds beyond `clock` with it; nobody took part in those, so the weights are

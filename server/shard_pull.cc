@@ -77,6 +77,7 @@ void Shard::DropRequest(uint32_t index) {
 void Shard::RunDecisions(const LastPush& last) {
   for (size_t i = 0; i < decisions_.size(); ++i) {
     const Decision decision = decisions_[i];
+    if (decision.chunk >= ChunkCount()) continue;  // This shard has no chunks.
     if (decision.kind == Decision::Kind::kCloseRound) {
       // Only the round that the push itself belongs to, always the first, may use its payload.
       CloseRound(decision, i == 0 ? last : LastPush{});

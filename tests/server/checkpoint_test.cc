@@ -178,6 +178,27 @@ TEST_F(CheckpointTest, AspCutsAtOnce) {
   EXPECT_EQ(data, at_cut);
 }
 
+TEST_F(CheckpointTest, AShardWithoutChunksTakesPart) {
+  for (const bool deterministic : {false, true}) {
+    control::ShardMap map = TestMap(AdamJob(0), {4});
+    map.mutable_job()->set_deterministic(deterministic);
+    map.mutable_chunks(0)->set_shard(1);
+    ShardHarness t(map, 1);
+    ASSERT_TRUE(t.install_status.ok()) << t.install_status;
+    EXPECT_TRUE(t.shard->initialised());
+    EXPECT_EQ(t.shard->Report().epoch(), 1u);
+    EXPECT_EQ(t.shard->Report().view_version(), 1u);
+    EXPECT_EQ(t.shard->Report().min_clock(), kNoClock);
+    const uint64_t id = t.PushPull(0, 0, 0, {1, 2, 3, 4});
+    EXPECT_EQ(t.ReplyTo(0, id)->header.status, proto::ReplyStatus::kMalformed);
+    const CheckpointWriter::Outcome outcome = Take(&t, root_);
+    ASSERT_TRUE(outcome.status.ok()) << outcome.status;
+    EXPECT_TRUE(ShardFileReader::Open(Path(outcome.file)).has_value());
+    ASSERT_TRUE(t.shard->InstallView(TestView(2, {})).ok());
+    EXPECT_EQ(t.shard->Report().view_version(), 2u);
+  }
+}
+
 TEST_F(CheckpointTest, AMissingDirectoryIsAnErrorAndTrainingGoesOn) {
   const control::ShardMap map = TestMap(AdamJob(0), std::vector<size_t>(12, 4));
   ShardHarness t(map, 1);

@@ -118,7 +118,6 @@ TEST(ShardMap, WhatContradictsItselfIsRefused) {
     std::function<void(control::ShardMap&)> spoil;
   };
   const std::vector<Case> cases = {
-      {"no chunk", [](control::ShardMap& m) { m.clear_chunks(); }},
       {"index", [](control::ShardMap& m) { m.mutable_chunks(1)->set_index(7); }},
       {"index twice", [](control::ShardMap& m) { m.mutable_chunks(1)->set_index(0); }},
       {"count zero", [](control::ShardMap& m) { m.mutable_chunks(0)->set_count(0); }},
