@@ -92,12 +92,17 @@ Result<std::unique_ptr<Loaded>> Load(const ProcessFlags& flags) {
 Status Evaluate(const ProcessFlags& flags) {
   SLACKLINE_ASSIGN_OR_RETURN_STATUS(const auto loaded, Load(flags));
   SLACKLINE_ASSIGN_OR_RETURN_STATUS(const DataManifest manifest, ReadManifest(flags.data));
+  const ModelConfig& config = loaded->trained.config;
+  if ((config.kind == ModelConfig::Kind::kGpt) != (manifest.shape.kind == DataKind::kText)) {
+    return InvalidArgument(flags.data + " does not fit " + loaded->trained.source +
+                           ", which is a " + std::string(ModelKindName(config.kind)) +
+                           ": expected text for gpt, images for mlp");
+  }
   SLACKLINE_ASSIGN_OR_RETURN_STATUS(const Dataset data,
                                     Dataset::Open(flags.data, manifest, "validation"));
   SLACKLINE_ASSIGN_OR_RETURN_STATUS(
       const BatchBuilder builder,
-      BatchBuilder::Create(data, static_cast<size_t>(loaded->trained.config.gpt.context), 0,
-                           false));
+      BatchBuilder::Create(data, static_cast<size_t>(config.gpt.context), 0, false));
   SLACKLINE_ASSIGN_OR_RETURN_STATUS(const EvaluationResult result,
                                     EvaluateModel(*loaded->model, builder, flags.evaluate_samples));
   std::printf("%s: validation loss %.4f, accuracy %.4f, over %llu samples\n",
