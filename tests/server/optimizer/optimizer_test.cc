@@ -134,7 +134,7 @@ void ExpectEqualStep(const OptimizerConfig& config, const Optimizer& optimizer, 
 std::vector<size_t> Counts() {
   std::vector<size_t> counts;
   for (size_t count = 0; count <= 600; count += count < 70 ? 1 : 23) counts.push_back(count);
-  for (const size_t count : {2047, 2048, 2049, 4096, 4113}) counts.push_back(count);
+  for (const size_t count : {8191, 8192, 8209}) counts.push_back(count);
   return counts;
 }
 
@@ -265,7 +265,7 @@ TEST_P(OptimizerKindTest, NameParsesBack) {
 }
 
 TEST_P(OptimizerKindTest, StepAllocatesNothing) {
-  constexpr size_t kCount = 5003;
+  constexpr size_t kCount = 10003;
   const auto optimizer = MustCreate(Config());
   Arrays arrays(kCount, 1);
   ParameterView parameters = arrays.View(kCount, true);
