@@ -45,8 +45,21 @@ void CoordinatorState::AdvanceGathering() {
 }
 
 void CoordinatorState::EnterPlacing() {
-  AssignToShards(membership_.shard_count(), &chunks_);
-  shards_.assign(membership_.shard_count(), {});
+  phase_ = JobPhase::kPlacing;
+  phase_since_ns_ = now_;
+  next_wait_report_ns_ = now_ + kWaitReportInterval;
+  const uint32_t shard_count = membership_.shard_count();
+  if (!options_.restore && chunks_.size() < shard_count) {
+    auto finer = CutForShards(tensors_, job_->chunk_bytes(), shard_count);
+    if (!finer) return Fail(finer.error().message());
+    chunks_ = std::move(*finer);
+  }
+  if (chunks_.size() < shard_count) {
+    return Fail(Text("the checkpoint has ", Plural(chunks_.size(), "chunk"), " for ", shard_count,
+                     " shards: use fewer servers or shards"));
+  }
+  AssignToShards(shard_count, &chunks_);
+  shards_.assign(shard_count, {});
   map_.Clear();
   map_.set_epoch(1);
   for (const ServerRecord& server : membership_.servers()) {
@@ -68,9 +81,6 @@ void CoordinatorState::EnterPlacing() {
     map_.set_restore_from(options_.restore->directory);
     map_.set_first_clock(options_.restore->clock + 1);
   }
-  phase_ = JobPhase::kPlacing;
-  phase_since_ns_ = now_;
-  next_wait_report_ns_ = now_ + kWaitReportInterval;
   // The frame around the message needs a little room.
   if (map_.ByteSizeLong() > transport::kMaxControlBytes - 1024) {
     Fail(Text("the shard map of ", map_.chunks_size(), " chunks and ", map_.tensors_size(),

@@ -95,6 +95,16 @@ Result<std::vector<control::Chunk>> CutIntoChunks(const Tensors& tensors, uint32
   return filler.Take();
 }
 
+Result<std::vector<control::Chunk>> CutForShards(const Tensors& tensors, uint32_t chunk_bytes,
+                                                 uint32_t shard_count) {
+  for (uint32_t bytes = chunk_bytes; bytes >= sizeof(float); bytes /= 2) {
+    auto chunks = CutIntoChunks(tensors, bytes);
+    if (!chunks || chunks->size() >= shard_count) return chunks;
+  }
+  return Err(InvalidArgument(Text("the model has fewer elements than there are shards (",
+                                  shard_count, "): use fewer servers or shards")));
+}
+
 Status CheckLayout(const Tensors& tensors, const std::vector<control::Chunk>& chunks) {
   uint64_t flat = 0, in_tensor = 0;
   uint32_t tensor = 0;

@@ -23,6 +23,11 @@ namespace slackline::server::coordinator {
 // chunk size that would do.
 Result<std::vector<control::Chunk>> CutIntoChunks(const Tensors& tensors, uint32_t chunk_bytes);
 
+// The same for a number of shards that each need a chunk: a model that is too small for chunks of
+// `chunk_bytes` is cut finer. InvalidArgument: it has fewer elements than there are shards.
+Result<std::vector<control::Chunk>> CutForShards(const Tensors& tensors, uint32_t chunk_bytes,
+                                                 uint32_t shard_count);
+
 // Whether chunks that were read from a file are a layout of the tensors: every element once, in
 // order. DataLoss names the first chunk that is not.
 Status CheckLayout(const Tensors& tensors, const std::vector<control::Chunk>& chunks);

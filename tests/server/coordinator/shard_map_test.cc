@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <set>
 
 #include "common/random.h"
 #include "server/coordinator/limits.h"
@@ -76,6 +77,22 @@ TEST(ShardMap, SmallTensorsShareAChunkAndFillTheEndOfALargeOne) {
   ASSERT_EQ(chunks->size(), 2u);
   EXPECT_EQ((*chunks)[1].segments_size(), 3);
   EXPECT_EQ((*chunks)[1].count(), 192u + 16 + 1);
+}
+
+TEST(ShardMap, ASmallModelIsCutFinerSoThatEveryShardHasAChunk) {
+  Tensors tensors;
+  *tensors.Add() = Tensor("w", {8, 4});
+  *tensors.Add() = Tensor("b", {4});
+  for (uint32_t shards = 1; shards <= 36; ++shards) {
+    auto chunks = CutForShards(tensors, 1024, shards);
+    ASSERT_TRUE(chunks.has_value());
+    ASSERT_TRUE(CheckLayout(tensors, *chunks).ok());
+    AssignToShards(shards, &*chunks);
+    std::set<uint32_t> used;
+    for (const control::Chunk& chunk : *chunks) used.insert(chunk.shard());
+    EXPECT_EQ(used.size(), shards);
+  }
+  EXPECT_FALSE(CutForShards(tensors, 1024, 37).has_value());
 }
 
 TEST(ShardMap, TooManyChunksNameAChunkSizeThatDoes) {
