@@ -194,6 +194,11 @@ void CoordinatorState::ReleaseBarriers() {
 }
 
 void CoordinatorState::StartDueCheckpoint() {
+  // A shard cannot cut what nobody has given it yet.
+  const bool initialised = std::all_of(shards_.begin(), shards_.end(), [](const ShardState& shard) {
+    return shard.report.chunks_initialised() >= shard.chunks;
+  });
+  if (!initialised) return;
   if (!checkpoints_->StartDue(SlowestClock(), HighestClock(), Lead())) return;
   const CheckpointPlan& plan = checkpoints_->plan();
   outputs_.push_back(PrepareCheckpoint{plan.id, plan.directory});

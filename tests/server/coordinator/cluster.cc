@@ -176,6 +176,7 @@ void Cluster::Heartbeat(Peer& peer) {
       report.set_epoch(peer.epoch);
       report.set_view_version(peer.view_version);
       report.set_min_clock(peer.min_clock);
+      report.set_chunks_initialised(peer.chunks_initialised);
       for (const auto& [life, clock] : peer.highest) {
         control::WorkerClock& entry = *report.add_worker_clocks();
         entry.set_worker(life.first);

@@ -37,6 +37,7 @@ class Cluster {
     uint64_t epoch = 0, view_version = 0;
     std::map<std::pair<WorkerId, Incarnation>, Clock> highest;
     Clock min_clock = kNoClock;
+    uint32_t chunks_initialised = 0;
     // Workers: finished since the last heartbeat.
     std::vector<control::StepReport> steps;
 

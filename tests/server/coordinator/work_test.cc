@@ -156,6 +156,9 @@ struct CheckpointTest : testing::Test {
     cluster.Declare(cluster.AddWorker("w0", -1, job), TwoChunks());
     cluster.Run(kNsPerSecond);
     ASSERT_EQ(cluster.state->phase(), JobPhase::kRunning);
+    EXPECT_EQ(cluster.servers[0].take_checkpoint(), nullptr) << "there are no weights to cut yet";
+    for (Cluster::Peer& server : cluster.servers) server.chunks_initialised = 1;
+    cluster.Run(kNsPerSecond);
   }
   void Reach(Clock clock) {
     for (Cluster::Peer& server : cluster.servers) {
