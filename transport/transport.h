@@ -117,7 +117,8 @@ class Handler {
   virtual Landing OnRequestArriving(Channel&, const proto::WireHeader&) { return Landing::Drain(); }
   // The request is here; `payload` is the landing memory, or empty if there was none or it drained.
   virtual void OnRequest(Channel&, const proto::WireHeader&, MutableBytes /*payload*/) {}
-  // The reply's payload memory is free again.
+  // The reply's payload memory is free again. Comes in the order of the channel's replies, and
+  // before anything of a later request that uses the same id.
   virtual void OnReplySent(Channel&, uint64_t /*request_id*/) {}
 };
 

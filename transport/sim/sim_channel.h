@@ -60,6 +60,10 @@ class SimChannel final : public Channel {
     uint64_t payload_hash = 0;
     MutableBytes landing;
   };
+  struct UnsentReply {  // OnReplySent is to come.
+    uint64_t request_id = 0;
+    std::shared_ptr<SimMessage> message;
+  };
   struct Landed {         // The payload of inbox.front() on its way into memory.
     MutableBytes memory;  // Empty: it is drained.
     size_t filled = 0;
@@ -70,7 +74,10 @@ class SimChannel final : public Channel {
 
   // ---- sim_channel_send.cc
   std::shared_ptr<SimMessage> Transmit(const proto::WireHeader& header, ConstBytes payload);
-  void ReleaseReply(uint64_t request_id);
+  // Gives the memory of this end's first `through` replies back to the handler, in their order.
+  void ReleaseReplies(uint64_t through);
+  // The same through the last reply to this id: its next use must not overtake OnReplySent.
+  void ReleaseRepliesTo(uint64_t request_id);
   // No more bytes leave this end: decides how much of what is under way still arrives.
   void Sever();
   // Tells the other end, after what still arrives and `delay_ns`.
@@ -111,7 +118,9 @@ class SimChannel final : public Channel {
 
   // Sending.
   std::map<uint64_t, OpenRequest> open_requests_;
-  std::map<uint64_t, std::shared_ptr<SimMessage>> unsent_replies_;  // OnReplySent is to come.
+  std::deque<UnsentReply> unsent_replies_;
+  uint64_t replies_ = 0;           // Ever.
+  uint64_t replies_released_ = 0;  // Of them; the others are in unsent_replies_.
   TimeNs last_release_ns_ = 0;
 
   // Receiving.

@@ -111,6 +111,8 @@ SimChannel::Progress SimChannel::ReceiveFront() {
 SimChannel::Progress SimChannel::ReceiveRequest(const SimMessage& message,
                                                 const WireHeader& header) {
   Handler& handler = *endpoint_.handler_;
+  ReleaseRepliesTo(header.request_id);
+  if (state_ != State::kOpen) return Progress::kWaits;
   MutableBytes memory;
   if (header.payload_bytes > 0) {
     if (landed_ == nullptr) {

@@ -47,17 +47,22 @@ Status SimChannel::Reply(const WireHeader& header, ConstBytes payload) {
   if (unanswered_.erase(header.request_id) == 0) {
     return FailedPrecondition("there is no open request " + std::to_string(header.request_id));
   }
+  std::shared_ptr<SimMessage> message;  // None: nobody waits for the answer to a duplicate.
   if (duplicates_.erase(header.request_id) == 0) {
-    unsent_replies_[header.request_id] = Transmit(header, payload);
+    message = Transmit(header, payload);
     ++endpoint_.stats_.replies_sent;
     endpoint_.stats_.payload_bytes_sent += payload.size();
   }
+  unsent_replies_.push_back({header.request_id, std::move(message)});
   // A kernel may be done with the memory before the message arrives, an RDMA device after it.
   const TimeNs done_ns = network_.NowNs() + network_.Draw(1, 2 * network_.faults_.delay_max_ns);
   last_release_ns_ = std::max(last_release_ns_, done_ns);
   SimNetwork* network = &network_;
-  network_.Schedule(last_release_ns_, [network, id = id_, request_id = header.request_id] {
-    if (SimChannel* channel = network->FindChannel(id)) channel->ReleaseReply(request_id);
+  network_.Schedule(last_release_ns_, [network, id = id_, number = ++replies_] {
+    SimChannel* channel = network->FindChannel(id);
+    if (channel == nullptr) return;
+    channel->endpoint_.Enqueue(
+        {.channel = id, .kind = SimEndpoint::Ready::Kind::kReplySent, .reply_number = number});
   });
   return OkStatus();
 }
@@ -94,17 +99,26 @@ std::shared_ptr<SimMessage> SimChannel::Transmit(const WireHeader& header, Const
   return message;
 }
 
-void SimChannel::ReleaseReply(uint64_t request_id) {
-  if (const auto reply = unsent_replies_.find(request_id); reply != unsent_replies_.end()) {
-    SimMessage& message = *reply->second;
-    if (!message.lost) {
-      CheckUnchanged(message.payload, message.payload_hash, "before OnReplySent");
-      KeepCopy(message);
+void SimChannel::ReleaseReplies(uint64_t through) {
+  while (state_ == State::kOpen && replies_released_ < through) {
+    const UnsentReply reply = std::move(unsent_replies_.front());
+    unsent_replies_.pop_front();
+    ++replies_released_;
+    if (reply.message != nullptr && !reply.message->lost) {
+      CheckUnchanged(reply.message->payload, reply.message->payload_hash, "before OnReplySent");
+      KeepCopy(*reply.message);
     }
-    unsent_replies_.erase(reply);
+    network_.Trace(8, id_, reply.request_id);
+    endpoint_.handler_->OnReplySent(*this, reply.request_id);
   }
-  endpoint_.Enqueue(
-      {.channel = id_, .kind = SimEndpoint::Ready::Kind::kReplySent, .request_id = request_id});
+}
+
+void SimChannel::ReleaseRepliesTo(uint64_t request_id) {
+  for (size_t i = unsent_replies_.size(); i > 0; --i) {
+    if (unsent_replies_[i - 1].request_id != request_id) continue;
+    ReleaseReplies(replies_released_ + i);
+    return;
+  }
 }
 
 void SimChannel::KeepCopy(SimMessage& message) {

@@ -136,7 +136,7 @@ void SimEndpoint::Handle(const Ready& ready) {
   SimChannel* channel = network_.FindChannel(ready.channel);
   if (channel == nullptr) return;
   CHECK(handler_ != nullptr) << "the handler must be set before Poll";
-  network_.Trace(1 + static_cast<uint64_t>(ready.kind), ready.channel, ready.request_id);
+  network_.Trace(1 + static_cast<uint64_t>(ready.kind), ready.channel, ready.reply_number);
   switch (ready.kind) {
     case Ready::Kind::kOpened:
       channel->state_ = SimChannel::State::kOpen;
@@ -146,7 +146,7 @@ void SimEndpoint::Handle(const Ready& ready) {
       channel->Receive();
       break;
     case Ready::Kind::kReplySent:
-      handler_->OnReplySent(*channel, ready.request_id);
+      channel->ReleaseReplies(ready.reply_number);
       break;
     case Ready::Kind::kFailed:
       if (channel->state_ == SimChannel::State::kConnecting) channel->Fail(ready.status, false);

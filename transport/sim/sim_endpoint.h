@@ -56,8 +56,8 @@ class SimEndpoint final : public Endpoint {
     enum class Kind : uint8_t { kOpened, kReceive, kReplySent, kFailed };
     uint64_t channel = 0;
     Kind kind = Kind::kReceive;
-    uint64_t request_id = 0;  // kReplySent
-    Status status = {};       // kFailed: a connect that came to nothing.
+    uint64_t reply_number = 0;  // kReplySent: the channel's replies up to this one.
+    Status status = {};         // kFailed: a connect that came to nothing.
   };
 
   SimChannel* AddChannel(std::string peer, SimChannel::State state);
