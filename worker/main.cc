@@ -45,7 +45,6 @@ struct Running {
 
 Status Train(const ProcessFlags& flags) {
   Running running;
-  // Before the first thread, so that all of them inherit the blocked signals.
   SLACKLINE_ASSIGN_OR_RETURN_STATUS(const auto signals,
                                     StopSignals::Create(
                                         kStopGraceNs, [&running] { running.OnSignal(false); },

@@ -1,10 +1,10 @@
 // SIGINT and SIGTERM as calls on a thread that may take locks.
 //
-// Construct it before any other thread starts: the signals are blocked in the constructing thread,
-// and later threads inherit that. The first signal calls `on_stop`; a second one, or `grace_ns`
-// without the object's destruction, calls `on_give_up`.
-// Threading: construct and destroy on one thread. The callbacks run on the object's own thread.
-// Ownership: what the callbacks refer to must outlive the object; the destructor joins.
+// The first signal calls `on_stop`; a second one, or `grace_ns` without the object's destruction,
+// calls `on_give_up`. Handlers, not a blocked mask: libraries start threads before main that
+// inherit no mask of ours. Threading: construct and destroy on one thread, one object at a time.
+// The callbacks run on the object's own thread. Ownership: what the callbacks refer to must outlive
+// the object; the destructor joins and gives the signals their default actions back.
 #pragma once
 
 #include <functional>
@@ -30,7 +30,7 @@ class StopSignals {
   const TimeNs grace_ns_;
   const std::function<void()> on_stop_;
   const std::function<void()> on_give_up_;
-  Fd signals_;  // A signalfd.
+  Fd signals_;  // An eventfd: signals, as the handler counts them.
   Fd end_;      // An eventfd: the destructor's word to the thread.
   Thread thread_;
 };
