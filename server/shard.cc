@@ -99,7 +99,9 @@ Status Shard::InstallView(const control::View& in) {
   if (view.version <= view_version()) return OkStatus();
   if (pending_view_ && view.version <= pending_view_->version) return OkStatus();
   pending_view_ = std::move(view);
+  busy_ = true;
   const Status status = TryInstallPendingView();
+  busy_ = false;
   Settle();
   return status;
 }

@@ -113,6 +113,7 @@ class FakeChannel final : public transport::Channel {
     return Unimplemented("fake");
   }
   Status Reply(const proto::WireHeader& header, ConstBytes payload) override {
+    if (breaks_at_reply && !closed) Break();
     if (closed) return Unavailable("closed");
     replies.push_back({header, payload});
     return OkStatus();
@@ -133,6 +134,7 @@ class FakeChannel final : public transport::Channel {
   std::vector<FakeReply> replies;
   std::vector<uint64_t> taken;
   bool closed = false;
+  bool breaks_at_reply = false;  // The shard's next reply finds the channel broken.
 
  private:
   struct Stopped {

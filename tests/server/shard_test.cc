@@ -427,6 +427,40 @@ TEST(ShardSlots, ABrokenChannelGivesBackTheSlotItWasFilling) {
   EXPECT_NE(t.ReplyTo(1, header.request_id), nullptr);
 }
 
+// A transport may find a channel broken, and say so, inside the shard's own call: the round's other
+// answers go out, and what was held is taken up once, afterwards.
+TEST(ShardChannels, MayBreakWhileARoundIsAnswered) {
+  for (const bool by_view : {false, true}) {
+    ShardHarness t(TestMap(TestJob(0), {1}), 4);
+    t.InitAll(0);
+    const std::vector<float> gradient{1};
+    auto push = [&](Clock clock) {
+      proto::WireHeader header = t.Header(proto::MessageKind::kPush, 2, 0, clock);
+      header.codec = CodecId::kFp32;
+      header.payload_bytes = 4;
+      t.channel(2).Arrive(header, ShardHarness::BytesOf(gradient));
+      return header.request_id;
+    };
+    t.PushPull(0, 0, 0, gradient);
+    const uint64_t b = t.PushPull(1, 0, 0, gradient);
+    push(0);
+    const uint64_t held = push(1);
+    EXPECT_EQ(t.ReplyTo(2, held), nullptr);
+    t.channel(0).breaks_at_reply = true;
+    if (by_view) {
+      ASSERT_TRUE(t.shard->InstallView(TestView(2, TestMembers(3))).ok());
+    } else {
+      t.PushPull(3, 0, 0, gradient);
+    }
+    EXPECT_TRUE(t.channel(0).closed);
+    ASSERT_NE(t.ReplyTo(1, b), nullptr);
+    EXPECT_THAT(t.ReplyTo(1, b)->Floats(), ElementsAre(-1));
+    ASSERT_NE(t.ReplyTo(2, held), nullptr);
+    EXPECT_EQ(t.ReplyTo(2, held)->header.status, ReplyStatus::kOk);
+    EXPECT_EQ(t.shard->chunks()->at(0).steps, 1u);
+  }
+}
+
 TEST(ShardHello, AReconnectClosesTheOldChannel) {
   ShardHarness t(TestMap(TestJob(0), {1}), 2);
   t.InitAll(0);
