@@ -12,8 +12,7 @@
 #include <vector>
 
 #include "common/counting_allocator.h"
-#include "server/shard.h"
-#include "transport/factory.h"
+#include "tests/worker/test_shard.h"
 
 namespace slackline::worker {
 namespace {
@@ -22,81 +21,8 @@ using ::testing::HasSubstr;
 
 constexpr uint32_t kShards = 2;
 constexpr uint32_t kChunks = 6;
-constexpr size_t kChunkElements = 4096;
+constexpr uint32_t kChunkElements = 4096;
 constexpr size_t kChunkBytes = kChunkElements * sizeof(float);
-
-// A shard on its own thread.
-class TestShard {
- public:
-  explicit TestShard(ShardIndex index, const std::string& address = "tcp://127.0.0.1:0") {
-    auto endpoint = transport::CreateEndpoint("tcp");
-    EXPECT_TRUE(endpoint);
-    endpoint_ = std::move(*endpoint);
-    shard_ =
-        std::make_unique<server::Shard>(*endpoint_, time_, server::ShardOptions{.shard = index});
-    endpoint_->set_handler(shard_.get());
-    auto listening = endpoint_->Listen(address);
-    EXPECT_TRUE(listening) << listening.error();
-    if (listening) address_ = *listening;
-  }
-  ~TestShard() { Stop(); }
-  void Stop() {
-    stop_ = true;
-    endpoint_->Wake();
-    thread_.Join();
-  }
-  void Start(const control::ShardMap& map, const control::View& view) {
-    EXPECT_TRUE(shard_->InstallMap(map).ok());
-    EXPECT_TRUE(shard_->InstallView(view).ok());
-    thread_ = Thread("shard", [this] {
-      while (!stop_) {
-        endpoint_->Poll(
-            std::clamp<TimeNs>(shard_->NextDeadline() - time_.NowNs(), 0, kNsPerSecond));
-        shard_->OnTick(time_.NowNs());
-      }
-    });
-  }
-  const std::string& address() const { return address_; }
-  // After Stop.
-  const transport::EndpointStats& stats() const { return endpoint_->stats(); }
-  uint64_t steps(uint32_t local) const { return shard_->chunks()->at(local).steps; }
-
- private:
-  SteadyTimeSource time_;
-  std::unique_ptr<transport::Endpoint> endpoint_;
-  std::unique_ptr<server::Shard> shard_;
-  std::string address_;
-  std::atomic<bool> stop_{false};
-  Thread thread_;
-};
-
-control::ShardMap MakeMap(const std::vector<std::string>& addresses) {
-  control::ShardMap map;
-  map.set_epoch(1);
-  for (const std::string& address : addresses) map.add_shard_addresses(address);
-  map.add_tensors()->set_name("w");
-  map.mutable_tensors(0)->add_shape(kChunks * kChunkElements);
-  for (uint32_t k = 0; k < kChunks; ++k) {
-    control::Chunk& chunk = *map.add_chunks();
-    chunk.set_index(k);
-    chunk.set_flat_offset(k * kChunkElements);
-    chunk.set_count(kChunkElements);
-    chunk.set_shard(k % static_cast<uint32_t>(addresses.size()));
-    control::Segment& segment = *chunk.add_segments();
-    segment.set_tensor_offset(k * kChunkElements);
-    segment.set_count(kChunkElements);
-  }
-  control::JobSpec& job = *map.mutable_job();
-  job.set_model("test");
-  job.set_steps(100000);
-  job.mutable_optimizer()->set_name("sgd");
-  job.mutable_schedule()->set_name("constant");
-  job.mutable_schedule()->set_learning_rate(1);
-  job.set_push_codec("fp32");
-  job.set_pull_codec("fp32");
-  job.set_chunk_bytes(kChunkBytes);
-  return map;
-}
 
 class IoLoopTest : public ::testing::Test {
  protected:
@@ -109,7 +35,7 @@ class IoLoopTest : public ::testing::Test {
     control::View view;
     view.set_version(1);
     view.add_members()->set_incarnation(1);
-    const control::ShardMap map = MakeMap(addresses);
+    const control::ShardMap map = MakeTestMap(addresses, kChunks, kChunkElements);
     for (auto& shard : shards_) shard->Start(map, view);
 
     IoLoop::Options options;
@@ -230,8 +156,14 @@ TEST_F(IoLoopTest, AnUnreachableShardIsNamed) {
   CoreMap map = core_map_;
   map.epoch = 2;
   map.shard_addresses[1] = "tcp://127.0.0.1:1";  // Nobody listens there.
+  ASSERT_TRUE(Round(proto::MessageKind::kInit, 0).ok());
   loop_->Update(map);
-  Submit(1, proto::MessageKind::kInit, 0);
+  // A pull that BSP does not release, whichever map it meets first.
+  loop_->Submit({.kind = proto::MessageKind::kPull,
+                 .chunk = 1,
+                 .clock = 5,
+                 .reply_codec = CodecId::kFp32,
+                 .landing = weights_->bytes().first(kChunkBytes)});
   ChunkResult result;
   const Status status = loop_->Wait(1, &result);
   EXPECT_EQ(status.code(), StatusCode::kDeadlineExceeded);

@@ -17,7 +17,8 @@ namespace {
 constexpr TimeNs kRetryPauseNs = 200 * kNsPerMs;
 // A second question while one waits: what does the coordinator wait for?
 constexpr TimeNs kStatusTimeoutNs = 2 * kNsPerSecond;
-constexpr TimeNs kGoodbyeTimeoutNs = 3 * kNsPerSecond;
+constexpr TimeNs kLastReportsTimeoutNs = 3 * kNsPerSecond;
+constexpr TimeNs kGoodbyeTimeoutNs = 2 * kNsPerSecond;
 constexpr int64_t kDefaultHeartbeatMs = 1000;  // If the coordinator names none.
 
 std::string NewInstance() {
@@ -192,13 +193,9 @@ Result<control::Envelope> ControlSession::AskUntil(const control::Envelope& requ
     if (answer || !WorthRetrying(answer.error().code()) || time_.NowNs() >= deadline_ns) {
       return answer;
     }
-    if (time_.NowNs() >= wait.next_report_ns) {
-      wait.next_report_ns = time_.NowNs() + options_.report_ns;
-      SayWaiting(what + " (" + answer.error().message() + ")");
-    }
+    wait.not_now = " (" + answer.error().message() + ")";
     // The coordinator said "not now", or the connection broke: it may take a moment to notice.
     Wait pause{.deadline_ns = std::min(deadline_ns, time_.NowNs() + kRetryPauseNs),
-               .next_report_ns = kNever,
                .what = what,
                .even_after_end = even_after_end};
     while (WaitForChange(UINT64_MAX, &pause).ok()) {
@@ -246,7 +243,7 @@ Status ControlSession::WaitForChange(uint64_t seen, Wait* wait) {
     }
   }
   wait->next_report_ns = time_.NowNs() + options_.report_ns;
-  std::string line = wait->what;
+  std::string line = wait->what + wait->not_now;
   if (wait->ask_coordinator) line += WhatTheCoordinatorWaitsFor();
   if (!client_->connected()) line += " (the coordinator is not reachable now)";
   SayWaiting(line);
@@ -280,18 +277,15 @@ std::string ControlSession::WhatTheCoordinatorWaitsFor() {
 }
 
 Status ControlSession::Leave(bool done, const std::string& reason) {
-  const TimeNs deadline_ns = time_.NowNs() + kGoodbyeTimeoutNs;
+  const TimeNs deadline_ns = time_.NowNs() + kLastReportsTimeoutNs;
   // Reports first: after the goodbye nobody listens. Without them the goodbye still counts.
-  Wait wait{.deadline_ns = deadline_ns,
-            .next_report_ns = kNever,
-            .what = "the last reports to be taken",
-            .even_after_end = true};
+  Wait wait{.deadline_ns = deadline_ns, .what = "the last reports", .even_after_end = true};
   for (;;) {
     uint64_t seen = 0;
     {
       MutexLock lock(mutex_);
       leaving_ = true;
-      if (reports_.empty() || !joined_) break;
+      if (reports_.empty()) break;
       beat_now_ = true;
       seen = changes_;
       changed_.NotifyAll();
@@ -336,8 +330,7 @@ Status ControlSession::end_status() const {
 }
 
 bool ControlSession::Pause(TimeNs duration_ns) {
-  Wait wait{
-      .deadline_ns = time_.NowNs() + duration_ns, .next_report_ns = kNever, .what = "a pause"};
+  Wait wait{.deadline_ns = time_.NowNs() + duration_ns, .what = "a pause"};
   return WaitForChange(UINT64_MAX, &wait).code() == StatusCode::kDeadlineExceeded;
 }
 

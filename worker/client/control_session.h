@@ -87,7 +87,8 @@ class ControlSession {
   struct Wait {
     TimeNs deadline_ns = kNever;
     TimeNs next_report_ns = kNever;
-    std::string what;
+    std::string what = {};
+    std::string not_now = {};  // How the coordinator put it off, in brackets.
     bool even_after_end = false;
     bool ask_coordinator = false;  // Its status page says what is missing.
   };

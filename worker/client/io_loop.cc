@@ -67,11 +67,11 @@ void IoLoop::Submit(const ChunkRequest& request) {
 }
 
 // The loop says that it will sleep and then looks for work; the giver gives work and then looks
-// whether it sleeps. The fences (one in Run) keep both from looking too early, so that at least one
-// of them sees the other, and a busy loop costs the giver no system call.
+// whether it sleeps. Both write the flag in one step with reading it, so that one comes after the
+// other and sees what was done before: the loop the work, or the giver the sleep. A busy loop costs
+// the giver no system call.
 void IoLoop::WakeLoop() {
-  std::atomic_thread_fence(std::memory_order_seq_cst);
-  if (sleeping_.load(std::memory_order_relaxed)) endpoint_->Wake();
+  if (sleeping_.exchange(false, std::memory_order_acq_rel)) endpoint_->Wake();
 }
 
 bool IoLoop::Done(ChunkIndex chunk) const {
@@ -120,8 +120,7 @@ void IoLoop::Run() {
     TakeOrders();
     TakeRequests();
     if (time_.NowNs() >= core_->NextDeadline()) core_->OnTick();
-    sleeping_.store(true, std::memory_order_relaxed);
-    std::atomic_thread_fence(std::memory_order_seq_cst);  // See WakeLoop.
+    sleeping_.exchange(true, std::memory_order_acq_rel);  // See WakeLoop.
     TimeNs wait_ns = 0;
     const bool idle = submitted_->empty() && !orders_waiting_.load(std::memory_order_relaxed) &&
                       !stop_.load(std::memory_order_relaxed);
