@@ -62,8 +62,8 @@ size_t TcpEndpoint::Poll(TimeNs max_wait_ns) {
   now_ns_ = time_.NowNs();
 
   // An idle endpoint that may wait looks at the reactor once, below.
-  const bool visit = hot_.empty() ? max_wait_ns <= 0
-                                  : now_ns_ - reactor_visit_ns_ >= kBusyReactorIntervalNs;
+  const bool visit =
+      hot_.empty() ? max_wait_ns <= 0 : now_ns_ - reactor_visit_ns_ >= kBusyReactorIntervalNs;
   if (visit) RunReactor(0);
   ServiceHot();
   if (events_ == 0 && max_wait_ns > 0) {

@@ -44,8 +44,8 @@ struct TcpOptions {
   SocketOptions socket;
   // Bytes that one channel reads, and writes, before the other direction has its turn. Measured on
   // loopback, 1 MiB requests and replies: 4 MiB moves a third more bytes a second of processor time
-  // than 256 KiB does, since the ends wake each other less often. Fixed socket buffers of 256 KiB to
-  // 4 MiB gained nothing over the kernel's own sizing.
+  // than 256 KiB does, since the ends wake each other less often. Fixed socket buffers of 256 KiB
+  // to 4 MiB gained nothing over the kernel's own sizing.
   size_t pass_bytes = 4u << 20;
 };
 
