@@ -54,8 +54,8 @@ TEST(Rng, BelowIsUniformAndInRange) {
 }
 
 TEST(Rng, BelowHasNoBiasWhenTheBoundDoesNotDivide) {
-  // With multiplication alone the lower half of [0, 3 * 2^62) would be hit twice as often as the
-  // upper quarter.
+  // With multiplication alone every third value would come from two of the 2^64 draws, the others
+  // from one.
   Rng rng(2);
   constexpr uint64_t kBound = uint64_t{3} << 62;
   constexpr int kDraws = 30'000;
