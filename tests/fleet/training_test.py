@@ -1,0 +1,80 @@
+"""A fleet trains: every mode, its summary, its checkpoints, resuming and exact equality."""
+
+import hashlib
+import json
+import subprocess
+import unittest
+
+from live import BIN, LiveTest, RUN_BOUND_S, listening_ports, pids_with
+
+SUMMARY_KEYS = {"steps", "train_loss_first", "train_loss_last", "validation_loss", "tokens_per_s",
+                "bytes_pushed", "bytes_pulled", "staleness_p50", "staleness_p99", "staleness_max",
+                "mode", "seconds"}
+
+
+class Training(LiveTest):
+    def merged(self, name):
+        """SHA-256 of the tensor bytes of the run's last checkpoint, merged into one file."""
+        output = self.directory / name / "model.safetensors"
+        subprocess.run([BIN / "slackline-merge", f"--checkpoint={self.directory / name / 'checkpoints'}",
+                        f"--output={output}"], check=True, capture_output=True, timeout=RUN_BOUND_S)
+        content = output.read_bytes()
+        header_bytes = int.from_bytes(content[:8], "little")
+        return hashlib.sha256(content[8 + header_bytes:]).hexdigest()
+
+    def check_learned(self, name, steps, workers):
+        summary = self.summary(name)
+        self.assertLessEqual(SUMMARY_KEYS, summary.keys())
+        self.assertEqual(summary["steps"], steps)
+        self.assertLess(summary["train_loss_last"], 0.7 * summary["train_loss_first"])
+        self.assertLess(summary["validation_loss"], summary["train_loss_first"])
+        lines = self.metrics(name)
+        self.assertEqual(len(lines), steps * workers, "a line a step and worker")
+        return summary
+
+    def test_bsp_has_no_staleness_and_leaves_nothing_running(self):
+        self.run_fleet("bsp", 2, 2, 0, ["--steps=60"])
+        summary = self.check_learned("bsp", 60, 2)
+        self.assertEqual(summary["staleness_max"], 0)
+        self.assertEqual(pids_with(str(self.directory / "bsp")), [])
+
+    def test_ssp_keeps_its_bound(self):
+        self.run_fleet("ssp", 2, 3, 2, ["--steps=60"])
+        summary = self.check_learned("ssp", 60, 3)
+        self.assertLessEqual(summary["staleness_max"], 2)
+
+    def test_asp_learns(self):
+        self.run_fleet("asp", 1, 2, "async", ["--steps=60"])
+        self.check_learned("asp", 60, 2)
+
+    def test_deterministic_workers_equal_one_that_accumulates(self):
+        exact = ["--steps=25", "--deterministic", "--overlap=off", "--chunk_bytes=4096"]
+        self.run_fleet("four", 2, 4, 0, exact)
+        self.run_fleet("one", 1, 1, 0, [*exact, "--accumulate=4"])
+        self.assertEqual(self.merged("four"), self.merged("one"))
+
+    def test_resume_on_another_number_of_servers_is_exact(self):
+        exact = ["--deterministic", "--overlap=off", "--chunk_bytes=4096"]
+        self.run_fleet("whole", 2, 2, 0, ["--steps=30", *exact])
+        self.run_fleet("half", 2, 2, 0, ["--steps=15", *exact])
+        self.run_fleet("half", 1, 2, 0, ["--steps=30", *exact], options=["--resume"])
+        self.assertEqual(self.merged("half"), self.merged("whole"))
+
+    def test_a_checkpoint_of_another_model_is_refused(self):
+        self.run_fleet("small", 1, 1, 0, ["--steps=5"])
+        output = self.finish(self.start("small", 1, 1, 0, ["--steps=10", "--hidden=48"],
+                                        options=["--resume"]), expected=1)
+        self.assertRegex(output, "(?i)model|tensor|hidden")
+
+    def test_the_merged_model_evaluates_as_the_run_did(self):
+        self.run_fleet("merge", 2, 2, 0, ["--steps=40"])
+        result = subprocess.run(
+            [BIN / "slackline-worker", "--mode=evaluate", f"--data={self.data}",
+             f"--checkpoint={self.directory / 'merge' / 'checkpoints'}"],
+            check=True, capture_output=True, text=True, timeout=RUN_BOUND_S)
+        expected = self.summary("merge")["validation_loss"]
+        self.assertIn(f"{expected:.3f}", result.stdout + result.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
