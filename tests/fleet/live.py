@@ -54,7 +54,7 @@ class LiveTest(unittest.TestCase):
 
     def command(self, name, servers, workers, staleness, arguments, options=()):
         return [sys.executable, str(FLEET), "run", "--servers", str(servers), "--workers",
-                str(workers), "--transport", "tcp", "--staleness", str(staleness), "--bin-dir",
+                str(workers), "--transport", "tcp", "--staleness", str(staleness), "--build",
                 str(BIN), "--run-dir", str(self.directory / name), *options, "--", *TINY_MLP,
                 f"--data={self.data}", *arguments]
 
