@@ -46,7 +46,7 @@ size_t EditDistance(std::string_view a, std::string_view b) {
 
 // What a value of the flag's type looks like.
 std::string_view ExpectedOfType(std::string_view type) {
-  if (type == "bool") return "true or false";
+  if (type == "bool") return "true or false, on or off";
   if (type == "int32") return "a whole number from -2147483648 to 2147483647";
   if (type == "uint32") return "a whole number from 0 to 4294967295";
   if (type == "int64") return "a whole number of at most 64 bits";
@@ -164,7 +164,12 @@ class Parser {
   }
 
   static Status Set(const FlagInfo& info, const std::string& value) {
-    if (!google::SetCommandLineOption(info.name.c_str(), value.c_str()).empty()) return OkStatus();
+    std::string known = value;
+    if (info.type == "bool") {  // gflags does not know the words of switches.
+      if (value == "on") known = "true";
+      if (value == "off") known = "false";
+    }
+    if (!google::SetCommandLineOption(info.name.c_str(), known.c_str()).empty()) return OkStatus();
     return FlagStatus(info.name, value, ExpectedOfType(info.type));
   }
 

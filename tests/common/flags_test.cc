@@ -89,8 +89,9 @@ INSTANTIATE_TEST_SUITE_P(
                    "--chunk_bytes=-1: expected a whole number from 0 to 4294967295"},
         BadCommand{
             "NotADouble", {"--learning_rate=fast"}, "--learning_rate=fast: expected a number"},
-        BadCommand{
-            "NotABool", {"--deterministic=maybe"}, "--deterministic=maybe: expected true or false"},
+        BadCommand{"NotABool",
+                   {"--deterministic=maybe"},
+                   "--deterministic=maybe: expected true or false, on or off"},
         BadCommand{
             "NoValue", {"--steps"}, std::string("--steps: needs a value, expected ") + kInt32},
         BadCommand{"FlagIsNoValue",
@@ -112,6 +113,12 @@ TEST(Flags, PositionalArgumentsWhereAProgramTakesThem) {
   const SubprocessResult result = RunFlags({"--seed=99", "one", "--steps=5", "--", "--two"});
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_EQ(result.out, "5 1048576 0 99 0.001 0 tcp [one] [--two]\n");
+}
+
+TEST(Flags, SwitchesTakeOnAndOff) {
+  EXPECT_EQ(RunFlags({"--deterministic=on"}).out, RunFlags({"--deterministic"}).out);
+  EXPECT_EQ(RunFlags({"--deterministic=off"}).out, RunFlags({"--nodeterministic"}).out);
+  EXPECT_NE(RunFlags({"--deterministic=on"}).out, RunFlags({"--deterministic=off"}).out);
 }
 
 TEST(Flags, HelpIsGroupedAndWinsOverMistakes) {

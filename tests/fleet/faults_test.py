@@ -33,10 +33,6 @@ class DeadWorkers(LiveTest):
         self.finish(fleet)
         self.assertEqual(self.summary("alone")["steps"], 3000)
 
-    def step(self, name):
-        page = self.status(name)
-        return page["step"] if page else -1
-
     def worker_pid(self, name, rank):
         page = self.status(name)
         return next(worker["pid"] for worker in page["workers"] if worker["rank"] == rank)
@@ -45,8 +41,7 @@ class DeadWorkers(LiveTest):
 class Garbage(LiveTest):
     def test_random_bytes_on_every_port_do_not_disturb_training(self):
         fleet = self.start("garbage", 2, 2, 0, ["--steps=4000"])
-        self.wait_until("the first step", lambda: (self.status("garbage") or {}).get("step", 0) > 10,
-                        fleet)
+        self.wait_until("step 10", lambda: self.step("garbage") >= 10, fleet)
         ports = {port for pid in pids_with(str(self.directory / "garbage"))
                  for port in listening_ports(pid)}
         self.assertGreaterEqual(len(ports), 3, "a coordinator and two servers listen")

@@ -92,6 +92,10 @@ class LiveTest(unittest.TestCase):
         except (FileNotFoundError, json.JSONDecodeError):
             return None
 
+    def step(self, name):
+        page = self.status(name)
+        return page["progress"]["step"] if page else -1
+
     def wait_until(self, what, condition, process, bound_s=RUN_BOUND_S):
         """Polls a condition of live processes; fails when the fleet ends or the bound passes."""
         deadline = time.monotonic() + bound_s
