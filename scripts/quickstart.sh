@@ -47,17 +47,14 @@ say "training; ${run_dir} gets logs, metrics and checkpoints"
 began=${SECONDS}
 ./scripts/fleet run --servers 2 --workers 2 --transport tcp --staleness 3 --overwrite \
   --run-dir "${run_dir}" -- \
-  --model=gpt --data=data/text --layers=4 --heads=4 --width=128 --context=128 --batch=8 \
-  --steps=1400 --optimizer=adamw --learning_rate=0.004 --beta2=0.99 --weight_decay=0.1 \
-  --schedule=cosine --warmup_steps=50 --final_fraction=0.05 --codec=fp16 "$@"
+  --model=gpt --data=data/text --layers=4 --heads=4 --width=96 --context=64 --batch=8 \
+  --steps=4000 --optimizer=adamw --learning_rate=0.005 --beta2=0.99 --weight_decay=0.1 \
+  --schedule=cosine --warmup_steps=100 --final_fraction=0.05 --chunk_bytes=262144 --codec=fp16 "$@"
 
-say "summary, after $((SECONDS - began)) s of training"
-cat "${run_dir}/summary.json"
-
-say "merging the checkpoint into one file"
+say "trained in $((SECONDS - began)) s; merging the checkpoint into one file"
 "${bin}/slackline-merge" --checkpoint "${run_dir}/checkpoints" --output "${run_dir}/model.safetensors"
 
 say "the model writes"
 "${bin}/slackline-worker" --mode=generate --checkpoint="${run_dir}/model.safetensors" \
-  --prompt="It is a truth universally acknowledged, that " --tokens=500 --temperature=0.7 \
+  --prompt="It is a truth universally acknowledged, that " --tokens=500 --temperature=0.6 \
   --minloglevel=1
