@@ -107,7 +107,9 @@ TEST_P(ClusterTest, AKilledWorkerDelaysNobodyBeyondItsLease) {
 
 // Workers die and come back, again and again, over a network that cuts and refuses.
 TEST_P(ClusterTest, SurvivesAStormOfFaults) {
-  for (const uint64_t seed : SeedsToRun(20)) {
+  Coverage coverage;
+  const auto seeds = SeedsToRun(20);
+  for (const uint64_t seed : seeds) {
     ClusterOptions options = RandomOptions(seed, GetParam());
     options.clocks = 40;
     options.slots = 40;
@@ -125,8 +127,11 @@ TEST_P(ClusterTest, SurvivesAStormOfFaults) {
     options.think_max_ns = 60 * kNsPerMs;
     const ClusterResult result = Cluster(seed, options).Run();
     ASSERT_TRUE(result.errors.empty()) << "SLACKLINE_SEED=" << seed << "\n" << Text(result);
-    EXPECT_GT(result.links_lost, 10u);
+    coverage.Add(result);
   }
+  coverage.Print();
+  EXPECT_GT(coverage.links_lost, 10 * seeds.size());
+  EXPECT_GT(coverage.lives, 6 * seeds.size());
 }
 
 TEST_P(ClusterTest, StalenessIsWithinItsBoundAndReachesIt) {

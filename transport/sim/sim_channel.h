@@ -91,6 +91,7 @@ class SimChannel final : public Channel {
   // ---- sim_channel_receive.cc
   void Deliver(std::shared_ptr<SimMessage> message, TimeNs delay_ns);
   void OnArrival();
+  void ScheduleArrival(TimeNs when_ns);
   void OnHealed();
   // Handles what is in the inbox, as far as it goes now. The channel may be closed after it.
   void Receive();
@@ -126,7 +127,8 @@ class SimChannel final : public Channel {
   // Receiving.
   std::deque<std::shared_ptr<SimMessage>> incoming_;  // Not arrived.
   TimeNs last_arrival_ns_ = 0;
-  size_t held_back_ = 0;  // Arrivals that a partition stopped.
+  size_t held_back_ = 0;   // Arrivals that a partition stopped.
+  TimeNs lingers_ns_ = 0;  // Nothing arrives before: a cut connection's last messages are late.
   std::deque<std::shared_ptr<SimMessage>> inbox_;
   std::unique_ptr<Landed> landed_;
   uint64_t landing_number_ = 0;  // Of landed_: tells its completion from an older one's.

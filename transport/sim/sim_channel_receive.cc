@@ -27,8 +27,12 @@ constexpr uint64_t kFirstDuplicateId = uint64_t{1} << 63;
 void SimChannel::Deliver(std::shared_ptr<SimMessage> message, TimeNs delay_ns) {
   incoming_.push_back(std::move(message));
   last_arrival_ns_ = std::max(last_arrival_ns_, network_.NowNs() + delay_ns);
+  ScheduleArrival(last_arrival_ns_);
+}
+
+void SimChannel::ScheduleArrival(TimeNs when_ns) {
   SimNetwork* network = &network_;
-  network_.Schedule(last_arrival_ns_, [network, id = id_] {
+  network_.Schedule(when_ns, [network, id = id_] {
     if (SimChannel* channel = network->FindChannel(id)) channel->OnArrival();
   });
 }
@@ -36,6 +40,10 @@ void SimChannel::Deliver(std::shared_ptr<SimMessage> message, TimeNs delay_ns) {
 void SimChannel::OnArrival() {
   if (network_.Partitioned(endpoint_.process_name(), peer_process_)) {
     ++held_back_;
+    return;
+  }
+  if (network_.NowNs() < lingers_ns_) {
+    ScheduleArrival(lingers_ns_);
     return;
   }
   std::shared_ptr<SimMessage> message = std::move(incoming_.front());
@@ -48,14 +56,11 @@ void SimChannel::OnArrival() {
 void SimChannel::OnHealed() {
   if (network_.Partitioned(endpoint_.process_name(), peer_process_)) return;
   const SimFaults& faults = network_.faults_;
-  SimNetwork* network = &network_;
   for (; held_back_ > 0; --held_back_) {
     last_arrival_ns_ =
         std::max(last_arrival_ns_,
                  network_.NowNs() + network_.Draw(faults.delay_min_ns, faults.delay_max_ns));
-    network_.Schedule(last_arrival_ns_, [network, id = id_] {
-      if (SimChannel* channel = network->FindChannel(id)) channel->OnArrival();
-    });
+    ScheduleArrival(last_arrival_ns_);
   }
 }
 

@@ -13,6 +13,13 @@ namespace slackline::transport {
 
 using proto::WireHeader;
 
+namespace {
+
+// What kernels may hold of a connection whose sender is gone; more cannot arrive any more.
+constexpr size_t kMaxBufferedBytes = 4u << 20;
+
+}  // namespace
+
 SimChannel::SimChannel(SimNetwork& network, SimEndpoint& endpoint, uint64_t id, std::string peer,
                        State state)
     : network_(network), endpoint_(endpoint), id_(id), peer_(std::move(peer)), state_(state) {}
@@ -150,6 +157,11 @@ void SimChannel::Sever() {
   }
   const bool landed = peer->landed_ != nullptr && peer->landed_->complete;
   size_t arriving = network_.rng_.Below(under_way.size() + 1);
+  size_t buffered_bytes = 0;
+  for (size_t i = landed ? 1 : 0; i < arriving; ++i) {
+    buffered_bytes += under_way[i]->payload.size();
+    if (buffered_bytes > kMaxBufferedBytes) arriving = i;
+  }
   if (landed) arriving = std::max<size_t>(arriving, 1);
   for (size_t i = 0; i < under_way.size(); ++i) {
     SimMessage& message = *under_way[i];

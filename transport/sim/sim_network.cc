@@ -103,6 +103,10 @@ void SimNetwork::CutConnection(uint64_t channel_id) {
   for (SimChannel* end : {channel, FindChannel(channel->peer_id_)}) {
     if (end == nullptr || end->severed_) continue;
     end->Sever();
+    // What still arrives may come late, after its sender has connected anew and resent it.
+    if (SimChannel* other = FindChannel(end->peer_id_); other != nullptr && rng_.Below(2) == 0) {
+      other->lingers_ns_ = NowNs() + Draw(1, 10 * faults_.notice_max_ns);
+    }
     end->AnnounceClose("the connection was cut", Draw(1, faults_.notice_max_ns));
   }
 }
