@@ -28,9 +28,6 @@ using slackline::server::ServerProcess;
 
 // Exits with code 2 if a flag is wrong.
 ServerOptions OptionsFromFlags() {
-  if (!slackline::transport::ParseHostPort(FLAGS_coordinator)) {
-    ExitOnFlagError(FlagStatus("coordinator", FLAGS_coordinator, "host:port"));
-  }
   ExitOnFlagError(CheckRange("shards", FLAGS_shards, 1, slackline::server::kMaxShardsPerServer));
   ExitOnFlagError(CheckRange("port", FLAGS_port, 0, FLAGS_port == 0 ? 0 : 65536 - FLAGS_shards));
   ExitOnFlagError(CheckRange("connect_timeout_s", FLAGS_connect_timeout_s, 0.1, 24 * 3600));
@@ -40,6 +37,10 @@ ServerOptions OptionsFromFlags() {
   if (!slackline::transport::CreateEndpoint(FLAGS_transport)) {
     ExitOnFlagError(FlagStatus("transport", FLAGS_transport,
                                "one of " + std::string(slackline::transport::TransportNames())));
+  }
+  // Last, so that a wrong value is named even where a cluster was not.
+  if (!slackline::transport::ParseHostPort(FLAGS_coordinator)) {
+    ExitOnFlagError(FlagStatus("coordinator", FLAGS_coordinator, "host:port"));
   }
   ServerOptions options;
   options.coordinator = FLAGS_coordinator;

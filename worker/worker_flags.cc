@@ -248,9 +248,6 @@ void CheckCommonFlags() {
 }
 
 void CheckTrainingFlags() {
-  if (FLAGS_coordinator.empty() || FLAGS_coordinator.find(':') == std::string::npos) {
-    ExitOnFlagError(FlagStatus("coordinator", FLAGS_coordinator, "host:port"));
-  }
   CheckChoice("transport", FLAGS_transport, {"tcp"});
   CheckChoice("async_scale", FLAGS_async_scale, {"mean", "sum"});
   CheckChoice("optimizer", FLAGS_optimizer,
@@ -294,6 +291,10 @@ void CheckTrainingFlags() {
   }
   if (FLAGS_deterministic && FLAGS_threads != 1) {
     ExitOnFlagError(FlagStatus("deterministic", "true", "--threads=1 with it"));
+  }
+  // Last, so that a wrong value is named even where a cluster was not.
+  if (FLAGS_coordinator.empty() || FLAGS_coordinator.find(':') == std::string::npos) {
+    ExitOnFlagError(FlagStatus("coordinator", FLAGS_coordinator, "host:port"));
   }
 }
 

@@ -2,12 +2,13 @@
 
 import os
 import random
+import shutil
 import signal
 import socket
 import subprocess
 import unittest
 
-from live import BIN, LiveTest, RUN_BOUND_S, listening_ports, pids_with, send_bytes
+from live import BIN, LiveTest, RUN_BOUND_S, listening_ports, send_bytes
 
 
 class DeadWorkers(LiveTest):
@@ -42,8 +43,7 @@ class Garbage(LiveTest):
     def test_random_bytes_on_every_port_do_not_disturb_training(self):
         fleet = self.start("garbage", 2, 2, 0, ["--steps=4000"])
         self.wait_until("step 10", lambda: self.step("garbage") >= 10, fleet)
-        ports = {port for pid in pids_with(str(self.directory / "garbage"))
-                 for port in listening_ports(pid)}
+        ports = {port for pid in self.pids("garbage") for port in listening_ports(pid)}
         self.assertGreaterEqual(len(ports), 3, "a coordinator and two servers listen")
         rng = random.Random(11)
         rounds = 0
@@ -124,18 +124,17 @@ class WrongInput(LiveTest):
 
     def test_damaged_data_is_refused_by_name(self):
         copy = self.directory / "damaged"
-        copy.mkdir()
-        shard = None
-        for file in self.data.iterdir():
-            content = bytearray(file.read_bytes())
-            if file.suffix != ".json":
-                content[len(content) // 2] ^= 1
-                shard = file.name
-            (copy / file.name).write_bytes(content)
+        shutil.copytree(self.data, copy)
+        shard = next(copy.glob("train*"))
+        content = bytearray(shard.read_bytes())
+        content[len(content) // 2] ^= 1
+        shard.write_bytes(content)
         arguments = ["--model=mlp", "--coordinator=127.0.0.1:1", "--connect_timeout_s=1"]
-        self.assert_one_line(self.program("slackline-worker", *arguments, f"--data={copy}"), 1, shard[:5])
-        self.assert_one_line(self.program("slackline-worker", *arguments, "--data=/nowhere"), 1,
-                             "/nowhere")
+        self.assert_one_line(self.program("slackline-worker", *arguments, f"--data={copy}"), 1,
+                             shard.name)
+        missing = self.directory / "missing"
+        self.assert_one_line(self.program("slackline-worker", *arguments, f"--data={missing}"), 1,
+                             str(missing))
 
     def test_a_missing_worker_is_named_and_the_start_given_up(self):
         result = self.program("slackline-coordinator", "--workers=2", "--servers=1", "--port=0",

@@ -92,6 +92,11 @@ class LiveTest(unittest.TestCase):
         except (FileNotFoundError, json.JSONDecodeError):
             return None
 
+    def pids(self, name):
+        """Every process that the fleet started."""
+        fleet = json.loads((self.directory / name / "fleet.json").read_text())
+        return [process["pid"] for process in fleet["processes"]]
+
     def step(self, name):
         page = self.status(name)
         return page["progress"]["step"] if page else -1
@@ -107,19 +112,12 @@ class LiveTest(unittest.TestCase):
             time.sleep(0.02)
 
 
-def pids_with(text):
-    """Process ids whose command line holds `text` and that are not zombies."""
-    found = []
-    for entry in pathlib.Path("/proc").iterdir():
-        if not entry.name.isdigit():
-            continue
-        try:
-            command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-        except OSError:
-            continue
-        if text in command:
-            found.append(int(entry.name))
-    return found
+def alive(pid):
+    """Whether a process runs; a zombie does not."""
+    try:
+        return pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 def listening_ports(pid):

@@ -1,11 +1,10 @@
 """A fleet trains: every mode, its summary, its checkpoints, resuming and exact equality."""
 
 import hashlib
-import json
 import subprocess
 import unittest
 
-from live import BIN, LiveTest, RUN_BOUND_S, listening_ports, pids_with
+from live import BIN, LiveTest, RUN_BOUND_S, alive
 
 SUMMARY_KEYS = {"steps", "train_loss_first", "train_loss_last", "validation_loss", "tokens_per_s",
                 "bytes_pushed", "bytes_pulled", "staleness_p50", "staleness_p99", "staleness_max",
@@ -36,7 +35,8 @@ class Training(LiveTest):
         self.run_fleet("bsp", 2, 2, 0, ["--steps=60"])
         summary = self.check_learned("bsp", 60, 2)
         self.assertEqual(summary["staleness_max"], 0)
-        self.assertEqual(pids_with(str(self.directory / "bsp")), [])
+        for pid in self.pids("bsp"):
+            self.assertFalse(alive(pid), f"process {pid} outlived its fleet")
 
     def test_ssp_keeps_its_bound(self):
         self.run_fleet("ssp", 2, 3, 2, ["--steps=60"])
