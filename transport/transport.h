@@ -51,14 +51,18 @@ class Channel {
   // `landing`; a reply whose payload does not fit closes the channel with DataLoss.
   // `header.request_id` must be unused among this channel's open requests.
   // ResourceExhausted: kMaxOpenRequests are open, nothing was sent; try again after a reply.
+  // FailedPrecondition: this is the accepting end; requests go from the end that connected.
+  // Aborted: the channel is closed. The payload's hash in the header is the caller's to make and
+  // to check.
   virtual Status Send(const proto::WireHeader& header, ConstBytes payload,
                       MutableBytes landing) = 0;
 
   // ---- The shard's side ----
   // Answers a request; header.request_id names it. `payload` must stay valid and unchanged until
-  // OnReplySent for this id, or until the channel is closed.
+  // OnReplySent for this id, or until the channel is closed. FailedPrecondition: no such request is
+  // open.
   virtual Status Reply(const proto::WireHeader& header, ConstBytes payload) = 0;
-  // Sends kTaken for a request whose reply is still to come.
+  // Sends kTaken, once, for a request whose reply is still to come.
   virtual Status SendTaken(uint64_t request_id) = 0;
   // Goes on after the handler answered Landing::Later().
   virtual void ResumeReceiving() = 0;
@@ -153,6 +157,7 @@ class Endpoint {
   // Thread-safe: makes a waiting Poll return.
   virtual void Wake() = 0;
 
+  // Zero-filled, and resident where the system allows it: the data path does not meet page faults.
   // ResourceExhausted names the bytes, the limit and the cure.
   virtual Result<std::unique_ptr<Region>> Allocate(size_t size_bytes) = 0;
 
