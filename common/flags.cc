@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <numeric>
+#include <sstream>
 
 namespace slackline {
 namespace {
@@ -53,6 +54,14 @@ std::string_view ExpectedOfType(std::string_view type) {
   if (type == "uint64") return "a whole number, at least 0, of at most 64 bits";
   if (type == "double") return "a number";
   return "a text";
+}
+
+// gflags prints a double with all its digits; 0.1 reads better than 0.10000000000000001.
+std::string ShortDefault(const FlagInfo& info) {
+  if (info.type != "double") return info.default_value;
+  std::ostringstream text;
+  text << std::strtod(info.default_value.c_str(), nullptr);
+  return text.str();
 }
 
 // One pass over argv. Only flags that the program's help lists exist: gflags itself brings dozens
@@ -185,7 +194,8 @@ void PrintGroup(const FlagGroup& group) {
     FlagInfo info;
     if (!google::GetCommandLineFlagInfo(std::string(name).c_str(), &info)) continue;
     const std::string type = info.type == "string" ? "text" : info.type;
-    const std::string standard = info.default_value.empty() ? "none" : OneLine(info.default_value);
+    const std::string standard =
+        info.default_value.empty() ? "none" : OneLine(ShortDefault(info));
     std::printf("  --%s (%s, default %s)\n      %s\n", info.name.c_str(), type.c_str(),
                 standard.c_str(), info.description.c_str());
   }
