@@ -100,6 +100,7 @@ Status Shard::InstallView(const control::View& in) {
   if (pending_view_ && view.version <= pending_view_->version) return OkStatus();
   pending_view_ = std::move(view);
   busy_ = true;
+  CloseReadersThatLeft(*pending_view_);
   const Status status = TryInstallPendingView();
   busy_ = false;
   Settle();
@@ -114,6 +115,20 @@ Status Shard::TryInstallPendingView() {
   SLACKLINE_RETURN_IF_ERROR(consistency_->OnView(view, &decisions_));
   RunDecisions({});
   return OkStatus();
+}
+
+// Replies that a removed life does not read would keep their copies: nobody waits for the dead.
+void Shard::CloseReadersThatLeft(const View& view) {
+  for (Peer& peer : peers_) {
+    if (peer.channel == nullptr || peer.sending == kNoRequest) continue;
+    const bool stays = std::ranges::any_of(view.members, [&](const Member& member) {
+      return member.worker == peer.worker && member.incarnation == peer.incarnation;
+    });
+    if (stays) continue;
+    LOG(INFO) << "shard " << options_.shard << ": closing " << peer.channel->peer() << ": worker "
+              << peer.worker << " left with replies unread";
+    ClosePeer(&peer);
+  }
 }
 
 // A view can close rounds, which changes chunks; decisions cannot be put off once they are made.

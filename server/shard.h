@@ -142,6 +142,7 @@ class Shard final : public transport::Handler {
   // ---- shard.cc: set-up, channels, time
   Status AllocateTables(const control::ShardMap& map);
   Status TryInstallPendingView();
+  void CloseReadersThatLeft(const View& view);
   bool ViewMustWait();
   Status ReserveLeavesFor(const View& view);
   Peer* PeerOf(transport::Channel& channel) const;

@@ -366,21 +366,41 @@ TEST(ShardPins, AReaderThatNeverReadsLosesItsChannel) {
 TEST(ShardPins, AViewThatClosesARoundWaitsForACopy) {
   ShardHarness t(TestMap(TestJob(0), {1}), 3);
   t.InitAll(0);
-  // The copies of two versions are being sent: to a slow reader of the first one, and of the next.
-  t.Pull(2, 0, 0);
+  // The copies of two versions are being sent, both to a member that stays.
+  t.Pull(0, 0, 0);
   for (uint32_t worker = 0; worker < 3; ++worker) t.PushPull(worker, 0, 0, {1});
-  t.channel(0).SendAll();
   t.channel(1).SendAll();
+  t.channel(2).SendAll();
   const uint64_t a = t.PushPull(0, 0, 1, {1});
   EXPECT_TRUE(t.Taken(0, a));
   EXPECT_EQ(t.ReplyTo(0, a), nullptr);
   ASSERT_TRUE(t.shard->InstallView(TestView(2, {{0, 1, 0}})).ok());
   EXPECT_EQ(t.shard->view_version(), 1u);
   EXPECT_THAT(t.Weights(0), ElementsAre(-1));
-  t.channel(2).SendAll();
+  t.channel(0).SendAll();
   EXPECT_EQ(t.shard->view_version(), 2u);
   ASSERT_NE(t.ReplyTo(0, a), nullptr);
   EXPECT_THAT(t.Weights(0), ElementsAre(-2));
+}
+
+TEST(ShardPins, AReaderThatLeftTheViewLetsGoAtOnce) {
+  for (const int32_t staleness : {0, -1}) {
+    ShardHarness t(TestMap(TestJob(staleness), {1}), 3);
+    t.InitAll(0);
+    // Worker 2 stopped reading: it keeps the copies of two versions.
+    t.Pull(2, 0, 0);
+    for (uint32_t worker = 0; worker < 3; ++worker) t.PushPull(worker, 0, 0, {1});
+    t.channel(0).SendAll();
+    t.channel(1).SendAll();
+    ASSERT_TRUE(t.shard->InstallView(TestView(2, {{0, 1, 0}, {1, 1, 0}})).ok());
+    EXPECT_EQ(t.shard->view_version(), 2u);
+    EXPECT_TRUE(t.channel(2).closed);
+    EXPECT_FALSE(t.channel(0).closed);
+    const uint64_t a = t.PushPull(0, 0, 1, {1});
+    const uint64_t b = t.PushPull(1, 0, 1, {1});
+    EXPECT_NE(t.ReplyTo(0, a), nullptr);
+    EXPECT_NE(t.ReplyTo(1, b), nullptr);
+  }
 }
 
 TEST(ShardSlots, AnExhaustedPoolStopsAChannelAndResumesIt) {
