@@ -55,6 +55,12 @@ Result<pid_t> Spawn(const std::vector<std::string>& arguments, int output) {
   return pid;
 }
 
+// The server has nothing to say, and -1 (one test) does not always end it.
+void End(pid_t server) {
+  kill(server, SIGKILL);
+  waitpid(server, nullptr, 0);
+}
+
 int WaitFor(pid_t pid) {
   int status = 0;
   waitpid(pid, &status, 0);
@@ -95,28 +101,34 @@ Result<double> MeasureIperfBidirectional(int seconds) {
                              Spawn({"iperf3", "-s", "-1", "-B", "127.0.0.1", "-p", port_text}, -1));
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
     int ends[2];
-    if (pipe2(ends, O_CLOEXEC) != 0) return Err(ErrnoStatus(errno, "pipe"));
+    if (pipe2(ends, O_CLOEXEC) != 0) {
+      End(server);
+      return Err(ErrnoStatus(errno, "pipe"));
+    }
     const Result<pid_t> client = Spawn({"iperf3", "-c", "127.0.0.1", "-p", port_text, "--bidir",
                                         "-J", "-t", std::to_string(seconds)},
                                        ends[1]);
     close(ends[1]);
-    if (!client) return Err(client.error());
+    if (!client) {
+      close(ends[0]);
+      End(server);
+      return Err(client.error());
+    }
     const std::string text = ReadAll(ends[0], (seconds + kGraceSeconds) * 1000);
     close(ends[0]);
     if (text.empty()) kill(*client, SIGTERM);
     const int code = WaitFor(*client);
     if (code == 127) {
-      WaitFor(server);
+      End(server);
       return Err(NotFound("iperf3 is not installed (apt-get install iperf3): no ratio"));
     }
     if (code == 0) {
-      WaitFor(server);
+      End(server);
       return ParseReport(text);
     }
     usleep(kPauseUs);  // Its server does not listen yet.
   }
-  kill(server, SIGTERM);
-  WaitFor(server);
+  End(server);
   return Err(Unavailable("iperf3 does not measure: its client found no server"));
 }
 
