@@ -12,3 +12,7 @@ slackline_fuzz(safetensors_fuzz
   SOURCES common/safetensors_fuzz.cc
   LIBS slackline::common
   CORPUS common/corpus/safetensors_fuzz)
+slackline_fuzz(residual_codec_fuzz
+  SOURCES common/codec/residual_codec_fuzz.cc
+  LIBS slackline::common
+  CORPUS common/corpus/residual_codec_fuzz)

@@ -1,10 +1,11 @@
 // Codecs: how a span of FP32 values (a gradient, or weights) becomes bytes on the wire and back.
 //
-// This codecs are the dense ones (fp32, fp16, bf16), whose encoded size depends on the
-// count alone and which keep no state. Quantizing and sparsifying codecs join behind the same
-// interface. Threading: a Codec is immutable and may be used from any thread at once. Errors:
-// Validate() says why bytes cannot be decoded; the other functions require valid input, which their
-// callers have checked (a peer's bytes go through Validate before a weight changes).
+// Found here are the dense ones (fp32, fp16, bf16), whose encoded size depends on the
+// count alone and which keep no state. Those that quantize by block or select values are made by
+// common/codec/residual_codec.h. Threading: a Codec is immutable and may be used from any thread at
+// once. Errors: Validate() says why bytes cannot be decoded; the other functions require valid
+// input, which their callers have checked (a peer's bytes go through Validate before a weight
+// changes).
 #pragma once
 
 #include <cstddef>
@@ -17,7 +18,17 @@
 namespace slackline {
 
 // The codec's number on the wire. Numbers are never reused.
-enum class CodecId : uint8_t { kNone = 0, kFp32 = 1, kFp16 = 2, kBf16 = 3 };
+enum class CodecId : uint8_t {
+  kNone = 0,
+  kFp32 = 1,
+  kFp16 = 2,
+  kBf16 = 3,
+  // Codecs with a residual (common/codec/residual_codec.h); FindCodec does not know them.
+  kInt8 = 4,
+  kInt4 = 5,
+  kOneBit = 6,
+  kTopK = 7,
+};
 
 struct EncodeStats {
   size_t saturated =
@@ -49,7 +60,7 @@ class Codec {
   virtual void DecodeAdd(const std::byte* in, size_t count, float scale, float* out) const = 0;
 };
 
-// The codec of a number or a name; null when there is none. The objects live for ever.
+// The dense codec of a number or a name; null when there is none. The objects live for ever.
 const Codec* FindCodec(CodecId id);
 const Codec* FindCodec(std::string_view name);
 // "fp32, fp16, bf16": for messages about flags.

@@ -1,0 +1,173 @@
+#include "common/codec/block_codec.h"
+
+#include <glog/logging.h>
+
+#include <algorithm>
+#include <bit>
+#include <sstream>
+
+#include "common/byte_order.h"
+#include "common/codec/block_kernels.h"
+
+namespace slackline {
+namespace {
+
+constexpr size_t kScaleBytes = sizeof(uint32_t);
+
+size_t BitsOf(CodecId id) {
+  switch (id) {
+    case CodecId::kInt8:
+      return 8;
+    case CodecId::kInt4:
+      return 4;
+    case CodecId::kOneBit:
+      return 1;
+    default:
+      LOG(FATAL) << "codec " << static_cast<int>(id) << " has no blocks";
+      return 0;
+  }
+}
+
+const BlockFormatKernels& KernelsOf(CodecId id) {
+  const BlockKernels& kernels = GetBlockKernels();
+  if (id == CodecId::kInt8) return kernels.int8;
+  return id == CodecId::kInt4 ? kernels.int4 : kernels.onebit;
+}
+
+}  // namespace
+
+BlockCodec::BlockCodec(CodecId id, std::string_view name, size_t block)
+    : id_(id), name_(name), block_(block), bits_(BitsOf(id)) {
+  CHECK(std::has_single_bit(block) && block >= kMinBlock && block <= kMaxBlock) << block;
+}
+
+PayloadHeader BlockCodec::Header(size_t count) const {
+  return {.codec = id_,
+          .shape = static_cast<uint8_t>(std::countr_zero(block_)),
+          .count = static_cast<uint32_t>(count)};
+}
+
+size_t BlockCodec::CodesOffset(size_t count) const {
+  return kPayloadHeaderBytes + Blocks(count) * kScaleBytes;
+}
+
+size_t BlockCodec::EncodedBytes(size_t count) const {
+  return CodesOffset(count) + CodeBytes(count);
+}
+
+EncodeStats BlockCodec::Encode(const float* in, size_t count, float scale, std::byte* out) const {
+  return EncodeBlocks(in, count, scale, nullptr, nullptr, out);
+}
+
+EncodeStats BlockCodec::EncodeResidual(const float* in, size_t count, float scale,
+                                       const float* residual, float* next_residual,
+                                       std::byte* out) const {
+  return EncodeBlocks(in, count, scale, residual, next_residual, out);
+}
+
+EncodeStats BlockCodec::EncodeBlocks(const float* in, size_t count, float scale,
+                                     const float* residual, float* next_residual,
+                                     std::byte* out) const {
+  CHECK_LE(count, kMaxCodedValues);
+  StorePayloadHeader(Header(count), out);
+  const BlockKernels& kernels = GetBlockKernels();
+  const BlockFormatKernels& format = KernelsOf(id_);
+  std::byte* scales = out + kPayloadHeaderBytes;
+  std::byte* codes = out + CodesOffset(count);
+  const size_t block_bytes = CodeBytes(block_);
+  const size_t whole = count / block_ * block_;
+  alignas(64) float tile[kMaxBlock];
+  EncodeStats stats;
+  const auto encode = [&](const float* from, const float* kept, size_t n, float* values,
+                          std::byte* to) {
+    const float largest = kernels.load(from, kept, block_, scale, values, &stats);
+    const float block_scale = format.encode(values, block_, n, largest, to);
+    StoreLe<uint32_t>(scales, std::bit_cast<uint32_t>(block_scale));
+    scales += kScaleBytes;
+  };
+  for (size_t i = 0; i < whole; i += block_, codes += block_bytes) {
+    encode(in + i, residual == nullptr ? nullptr : residual + i, block_,
+           next_residual == nullptr ? tile : next_residual + i, codes);
+  }
+  if (whole == count) return stats;
+
+  // The short last block, padded with zeros.
+  const size_t rest = count - whole;
+  alignas(64) float padded[kMaxBlock];
+  std::byte last[kMaxBlock];
+  std::fill(std::copy_n(in + whole, rest, padded), padded + block_, 0.0f);
+  const float* kept = nullptr;
+  if (residual != nullptr) {
+    std::fill(std::copy_n(residual + whole, rest, tile), tile + block_, 0.0f);
+    kept = tile;
+  }
+  encode(padded, kept, rest, tile, last);
+  std::copy_n(last, CodeBytes(rest), codes);
+  if (next_residual != nullptr) std::copy_n(tile, rest, next_residual + whole);
+  return stats;
+}
+
+Status BlockCodec::Validate(ConstBytes in, size_t count) const {
+  std::ostringstream message;
+  if (count > kMaxCodedValues) {
+    message << name_ << " payload of " << count << " values, expected " << kMaxCodedValues
+            << " at most";
+    return InvalidArgument(message.str());
+  }
+  SLACKLINE_RETURN_IF_ERROR(CheckPayloadHeader(in, Header(count), EncodedBytes(count), name_));
+  const auto refuse = [&](std::string_view what, size_t index) {
+    message << name_ << " payload has " << what << " at index " << index << " of " << count;
+    return InvalidArgument(message.str());
+  };
+  if (std::bit_cast<uint32_t>(PayloadScale(in.data())) != 0) {
+    return refuse("a scale in the header, expected zero,", 0);
+  }
+  for (size_t block = 0; block < Blocks(count); ++block) {
+    // As unsigned numbers: negative floats, infinities and NaN have larger bits than any scale.
+    const auto bits = LoadLe<uint32_t>(&in[kPayloadHeaderBytes + block * kScaleBytes]);
+    if (bits > std::bit_cast<uint32_t>(kLargestCoded)) {
+      return refuse("a scale that is not finite, negative or too large", block * block_);
+    }
+  }
+  // Unused bits of the last byte are zero, so that equal values have equal bytes.
+  const size_t used = count * bits_ % 8;
+  if (used != 0 && std::to_integer<uint32_t>(in.back()) >> used != 0) {
+    return refuse("bits after the last value", count);
+  }
+  return OkStatus();
+}
+
+void BlockCodec::Decode(const std::byte* in, size_t count, float scale, float* out) const {
+  DecodeBlocks(in, count, scale, false, out);
+}
+
+void BlockCodec::DecodeAdd(const std::byte* in, size_t count, float scale, float* out) const {
+  DecodeBlocks(in, count, scale, true, out);
+}
+
+void BlockCodec::DecodeBlocks(const std::byte* in, size_t count, float scale, bool add,
+                              float* out) const {
+  const BlockFormatKernels& format = KernelsOf(id_);
+  const auto decode = add ? format.decode_add : format.decode;
+  const std::byte* scales = in + kPayloadHeaderBytes;
+  const std::byte* codes = in + CodesOffset(count);
+  const size_t block_bytes = CodeBytes(block_);
+  const size_t whole = count / block_ * block_;
+  const auto factor = [&](size_t block) {
+    return std::bit_cast<float>(LoadLe<uint32_t>(scales + block * kScaleBytes)) * scale;
+  };
+  for (size_t i = 0; i < whole; i += block_, codes += block_bytes) {
+    decode(codes, block_, factor(i / block_), out + i);
+  }
+  if (whole == count) return;
+
+  const size_t rest = count - whole;
+  std::byte last[kMaxBlock] = {};
+  alignas(64) float tile[kMaxBlock];
+  std::copy_n(codes, CodeBytes(rest), last);
+  std::fill(std::copy_n(out + whole, rest, tile), tile + block_, 0.0f);
+  decode(last, block_, factor(whole / block_), tile);
+  std::copy_n(tile, rest, out + whole);
+}
+
+}  // namespace slackline

@@ -1,0 +1,281 @@
+#include "common/codec/block_kernels.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+
+#include "common/byte_order.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "common/codec/block_kernels.cc"
+#include "hwy/foreach_target.h"
+// Highway's headers come after foreach_target.h.
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace slackline::HWY_NAMESPACE {
+namespace {
+namespace hn = hwy::HWY_NAMESPACE;
+
+// At most 16 lanes, so that two vectors divide the smallest block.
+using Floats = hn::CappedTag<float, 16>;
+using Ints = hn::RebindToSigned<Floats>;
+using Uints = hn::RebindToUnsigned<Floats>;
+using Vector = hn::Vec<Floats>;
+
+constexpr Floats d;
+constexpr size_t kLanes = hn::MaxLanes(d);
+
+// The rare vectors with a value that is not finite or too large.
+HWY_NOINLINE void LoadReplaced(const float* in, const float* residual, float scale, float* out,
+                               EncodeStats* stats) {
+  for (size_t i = 0; i < 2 * kLanes; ++i) {
+    const float kept = residual == nullptr ? 0.0f : residual[i];
+    const bool finite = std::isfinite(in[i]);
+    const float value = finite ? in[i] * scale + kept : kept;
+    stats->non_finite += finite ? 0 : 1;
+    stats->saturated += std::fabs(value) > kLargestCoded ? 1 : 0;
+    out[i] = std::clamp(value, -kLargestCoded, kLargestCoded);
+  }
+}
+
+template <bool kResidual>
+HWY_INLINE Vector ValueAt(const float* in, const float* residual, Vector scale) {
+  // Without a residual zero is added: it makes a negative zero positive, as a residual of zero
+  // does.
+  Vector kept = hn::Zero(d);
+  if constexpr (kResidual) kept = hn::LoadU(d, residual);
+  return hn::Add(hn::Mul(hn::LoadU(d, in), scale), kept);
+}
+
+template <bool kResidual>
+float LoadTile(const float* in, const float* residual, size_t count, float scale, float* out,
+               EncodeStats* stats) {
+  const Vector scales = hn::Set(d, scale);
+  const Vector limit = hn::Set(d, kLargestCoded);
+  Vector largest0 = hn::Zero(d);
+  Vector largest1 = hn::Zero(d);
+  for (size_t i = 0; i < count; i += 2 * kLanes) {
+    const float* kept = kResidual ? residual + i : nullptr;
+    Vector value0 = ValueAt<kResidual>(in + i, kept, scales);
+    Vector value1 = ValueAt<kResidual>(in + i + kLanes, kept + (kResidual ? kLanes : 0), scales);
+    // False for NaN too.
+    const auto fits = hn::And(hn::Le(hn::Abs(value0), limit), hn::Le(hn::Abs(value1), limit));
+    if (HWY_UNLIKELY(!hn::AllTrue(d, fits))) {
+      LoadReplaced(in + i, kept, scale, out + i, stats);
+      value0 = hn::LoadU(d, out + i);
+      value1 = hn::LoadU(d, out + i + kLanes);
+    } else {
+      hn::StoreU(value0, d, out + i);
+      hn::StoreU(value1, d, out + i + kLanes);
+    }
+    largest0 = hn::Max(largest0, hn::Abs(value0));
+    largest1 = hn::Max(largest1, hn::Abs(value1));
+  }
+  return hn::GetLane(hn::MaxOfLanes(d, hn::Max(largest0, largest1)));
+}
+
+float Load(const float* in, const float* residual, size_t count, float scale, float* out,
+           EncodeStats* stats) {
+  return residual == nullptr ? LoadTile<false>(in, residual, count, scale, out, stats)
+                             : LoadTile<true>(in, residual, count, scale, out, stats);
+}
+
+// Integers from -levels to levels.
+HWY_INLINE float Quantize(float* values, size_t block, float largest, float levels, int8_t* codes) {
+  if (largest < kSmallestScaled) {
+    std::memset(codes, 0, block);
+    return 0;
+  }
+  const hn::Rebind<int8_t, Floats> d8;
+  const float scale = largest / levels;
+  const Vector scales = hn::Set(d, scale);
+  const Vector inverse = hn::Set(d, levels / largest);
+  for (size_t i = 0; i < block; i += kLanes) {
+    const Vector value = hn::LoadU(d, values + i);
+    const auto code = hn::NearestInt(hn::Mul(value, inverse));
+    hn::StoreU(hn::DemoteTo(d8, code), d8, codes + i);
+    hn::StoreU(hn::Sub(value, hn::Mul(hn::ConvertTo(d, code), scales)), d, values + i);
+  }
+  return scale;
+}
+
+float EncodeInt8(float* values, size_t block, size_t /*count*/, float largest, std::byte* codes) {
+  return Quantize(values, block, largest, 127, reinterpret_cast<int8_t*>(codes));
+}
+
+// Pairs of integers become bytes: the first of a pair is the low half.
+float EncodeInt4(float* values, size_t block, size_t /*count*/, float largest, std::byte* codes) {
+  HWY_ALIGN int8_t wide[kMaxBlock];
+  const float scale = Quantize(values, block, largest, 7, wide);
+  const hn::CappedTag<uint16_t, 16> du16;
+  const hn::RebindToSigned<decltype(du16)> di16;
+  const hn::Rebind<uint8_t, decltype(du16)> du8;
+  auto* out = reinterpret_cast<uint8_t*>(codes);
+  for (size_t i = 0; i < block / 2; i += hn::Lanes(du16)) {
+    const auto pair = hn::LoadU(du16, reinterpret_cast<const uint16_t*>(wide) + i);
+    const auto low = hn::And(pair, hn::Set(du16, uint16_t{0x000F}));
+    const auto high = hn::And(hn::ShiftRight<4>(pair), hn::Set(du16, uint16_t{0x00F0}));
+    hn::StoreU(hn::DemoteTo(du8, hn::BitCast(di16, hn::Or(low, high))), du8, out + i);
+  }
+  return scale;
+}
+
+template <bool kAdd>
+HWY_INLINE void Emit(Vector value, float* out) {
+  if constexpr (kAdd) value = hn::Add(hn::LoadU(d, out), value);
+  hn::StoreU(value, d, out);
+}
+
+template <bool kAdd>
+void DecodeInt8(const std::byte* codes, size_t block, float factor, float* out) {
+  const hn::Rebind<int8_t, Floats> d8;
+  const Ints di;
+  const auto* in = reinterpret_cast<const int8_t*>(codes);
+  const Vector factors = hn::Set(d, factor);
+  for (size_t i = 0; i < block; i += kLanes) {
+    const auto code = hn::PromoteTo(di, hn::LoadU(d8, in + i));
+    Emit<kAdd>(hn::Mul(hn::ConvertTo(d, code), factors), out + i);
+  }
+}
+
+template <bool kAdd>
+void DecodeInt4(const std::byte* codes, size_t block, float factor, float* out) {
+  HWY_ALIGN int8_t wide[kMaxBlock];
+  const hn::CappedTag<uint16_t, 16> du16;
+  const hn::Rebind<uint8_t, decltype(du16)> du8;
+  const auto* in = reinterpret_cast<const uint8_t*>(codes);
+  const auto signs = hn::Set(du16, uint16_t{0x0808});
+  const auto extension = hn::Set(du16, uint16_t{0xF0 / 0x08});
+  for (size_t i = 0; i < block / 2; i += hn::Lanes(du16)) {
+    const auto byte = hn::PromoteTo(du16, hn::LoadU(du8, in + i));
+    const auto spread =
+        hn::And(hn::Or(byte, hn::ShiftLeft<4>(byte)), hn::Set(du16, uint16_t{0x0F0F}));
+    // A sign bit of four bits becomes the upper half of its byte.
+    const auto upper = hn::Mul(hn::And(spread, signs), extension);
+    hn::StoreU(hn::Or(spread, upper), du16, reinterpret_cast<uint16_t*>(wide) + i);
+  }
+  DecodeInt8<kAdd>(reinterpret_cast<const std::byte*>(wide), block, factor, out);
+}
+
+HWY_INLINE float SumOfMagnitudes(const float* values, size_t block) {
+  HWY_ALIGN float sums[kPartialSums];
+  for (size_t column = 0; column < kPartialSums; column += kLanes) {
+    Vector sum = hn::Zero(d);
+    for (size_t i = column; i < block; i += kPartialSums) {
+      sum = hn::Add(sum, hn::Abs(hn::LoadU(d, values + i)));
+    }
+    hn::Store(sum, d, sums + column);
+  }
+  for (size_t half = kPartialSums / 2; half > 0; half /= 2) {
+    for (size_t i = 0; i < half; ++i) sums[i] += sums[i + half];
+  }
+  return sums[0];
+}
+
+// The mean magnitude of a block with each value's sign; bit i % 8 of byte i / 8 says negative.
+float EncodeOneBit(float* values, size_t block, size_t count, float /*largest*/, std::byte* codes) {
+  // Eight lanes at least are a byte at a time; with fewer, a byte takes several vectors.
+  constexpr size_t kStep = std::max<size_t>(kLanes, 8);
+  const float mean = SumOfMagnitudes(values, block) / static_cast<float>(count);
+  const Vector positive = hn::Set(d, mean);
+  const Vector negative = hn::Set(d, -mean);
+  auto* out = reinterpret_cast<uint8_t*>(codes);
+  for (size_t i = 0; i < block; i += kStep) {
+    uint32_t bits = 0;
+    for (size_t lane = 0; lane < kStep; lane += kLanes) {
+      const Vector value = hn::LoadU(d, values + i + lane);
+      const auto is_negative = hn::Lt(value, hn::Zero(d));
+      uint8_t mask[8] = {};  // StoreMaskBits may write this many.
+      (void)hn::StoreMaskBits(d, is_negative, mask);
+      bits |= (mask[0] | static_cast<uint32_t>(mask[1]) << 8) << lane;
+      hn::StoreU(hn::Sub(value, hn::IfThenElse(is_negative, negative, positive)), d,
+                 values + i + lane);
+    }
+    out[i / 8] = static_cast<uint8_t>(bits);
+    if constexpr (kStep > 8) out[i / 8 + 1] = static_cast<uint8_t>(bits >> 8);
+  }
+  return mean;
+}
+
+// Brings bit i of a word to the place of a float's sign.
+HWY_ALIGN constexpr std::array<uint32_t, 32> kToSign = [] {
+  std::array<uint32_t, 32> shifts{};
+  for (uint32_t i = 0; i < 32; ++i) shifts[i] = 31 - i;
+  return shifts;
+}();
+
+template <bool kAdd>
+void DecodeOneBit(const std::byte* codes, size_t block, float factor, float* out) {
+  const Uints du;
+  const auto magnitude = hn::BitCast(du, hn::Set(d, factor));
+  const auto sign_bit = hn::Set(du, 0x80000000u);
+  for (size_t i = 0; i < block; i += 32) {
+    const auto word = hn::Set(du, LoadLe<uint32_t>(codes + i / 8));
+    for (size_t lane = 0; lane < 32; lane += kLanes) {
+      const auto sign = hn::And(hn::Shl(word, hn::LoadU(du, kToSign.data() + lane)), sign_bit);
+      Emit<kAdd>(hn::BitCast(d, hn::Xor(magnitude, sign)), out + i + lane);
+    }
+  }
+}
+
+HWY_INLINE hn::Vec<Ints> MagnitudeBits(const float* values) {
+  const Ints di;
+  return hn::BitCast(di, hn::Abs(hn::LoadU(d, values)));
+}
+
+void Histogram(const float* values, size_t count, uint32_t low, uint32_t high, uint32_t shift,
+               uint32_t* bins) {
+  // Signed comparisons, which every target has: a magnitude's bits are not negative.
+  const Ints di;
+  const auto below_low = hn::Set(di, static_cast<int32_t>(low) - 1);
+  const auto highs = hn::Set(di, static_cast<int32_t>(high));
+  HWY_ALIGN int32_t found[16];
+  for (size_t i = 0; i < count; i += kLanes) {
+    const auto bits = MagnitudeBits(values + i);
+    const auto inside = hn::And(hn::Gt(bits, below_low), hn::Lt(bits, highs));
+    if (hn::AllFalse(di, inside)) continue;
+    const size_t n = hn::CompressStore(bits, inside, di, found);
+    for (size_t j = 0; j < n; ++j) ++bins[(static_cast<uint32_t>(found[j]) - low) >> shift];
+  }
+}
+
+size_t Select(const float* values, size_t count, uint32_t low, uint32_t* positions) {
+  const Ints di;
+  const auto below_low = hn::Set(di, static_cast<int32_t>(low) - 1);
+  auto* out = reinterpret_cast<int32_t*>(positions);
+  size_t n = 0;
+  for (size_t i = 0; i < count; i += kLanes) {
+    const auto wanted = hn::Gt(MagnitudeBits(values + i), below_low);
+    if (hn::AllFalse(di, wanted)) continue;
+    n += hn::CompressStore(hn::Iota(di, static_cast<int32_t>(i)), wanted, di, out + n);
+  }
+  return n;
+}
+
+constexpr BlockKernels kKernels = {
+    Load,
+    Histogram,
+    Select,
+    {EncodeInt8, DecodeInt8<false>, DecodeInt8<true>},
+    {EncodeInt4, DecodeInt4<false>, DecodeInt4<true>},
+    {EncodeOneBit, DecodeOneBit<false>, DecodeOneBit<true>},
+};
+
+const BlockKernels* Kernels() { return &kKernels; }
+
+}  // namespace
+}  // namespace slackline::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace slackline {
+namespace {
+HWY_EXPORT(Kernels);
+}  // namespace
+
+const BlockKernels& GetBlockKernels() { return *HWY_DYNAMIC_DISPATCH(Kernels)(); }
+
+}  // namespace slackline
+#endif  // HWY_ONCE
