@@ -174,28 +174,34 @@ HWY_INLINE float SumOfMagnitudes(const float* values, size_t block) {
   return sums[0];
 }
 
-// The mean magnitude of a block with each value's sign; bit i % 8 of byte i / 8 says negative.
-float EncodeOneBit(float* values, size_t block, size_t count, float /*largest*/, std::byte* codes) {
+// Bit i % 8 of byte i / 8 becomes lane i of the masks that mask_at(i) gives for kLanes values.
+template <class MaskAt>
+HWY_INLINE void StoreBits(size_t count, std::byte* out, const MaskAt& mask_at) {
   // Eight lanes at least are a byte at a time; with fewer, a byte takes several vectors.
   constexpr size_t kStep = std::max<size_t>(kLanes, 8);
+  for (size_t i = 0; i < count; i += kStep) {
+    uint32_t bits = 0;
+    for (size_t lane = 0; lane < kStep; lane += kLanes) {
+      uint8_t mask[8] = {};  // StoreMaskBits may write this many.
+      (void)hn::StoreMaskBits(d, mask_at(i + lane), mask);
+      bits |= (mask[0] | static_cast<uint32_t>(mask[1]) << 8) << lane;
+    }
+    out[i / 8] = static_cast<std::byte>(bits & 0xFF);
+    if constexpr (kStep > 8) out[i / 8 + 1] = static_cast<std::byte>(bits >> 8);
+  }
+}
+
+// The mean magnitude of a block with each value's sign; a bit says negative.
+float EncodeOneBit(float* values, size_t block, size_t count, float /*largest*/, std::byte* codes) {
   const float mean = SumOfMagnitudes(values, block) / static_cast<float>(count);
   const Vector positive = hn::Set(d, mean);
   const Vector negative = hn::Set(d, -mean);
-  auto* out = reinterpret_cast<uint8_t*>(codes);
-  for (size_t i = 0; i < block; i += kStep) {
-    uint32_t bits = 0;
-    for (size_t lane = 0; lane < kStep; lane += kLanes) {
-      const Vector value = hn::LoadU(d, values + i + lane);
-      const auto is_negative = hn::Lt(value, hn::Zero(d));
-      uint8_t mask[8] = {};  // StoreMaskBits may write this many.
-      (void)hn::StoreMaskBits(d, is_negative, mask);
-      bits |= (mask[0] | static_cast<uint32_t>(mask[1]) << 8) << lane;
-      hn::StoreU(hn::Sub(value, hn::IfThenElse(is_negative, negative, positive)), d,
-                 values + i + lane);
-    }
-    out[i / 8] = static_cast<uint8_t>(bits);
-    if constexpr (kStep > 8) out[i / 8 + 1] = static_cast<uint8_t>(bits >> 8);
-  }
+  StoreBits(block, codes, [&](size_t i) HWY_ATTR {
+    const Vector value = hn::LoadU(d, values + i);
+    const auto is_negative = hn::Lt(value, hn::Zero(d));
+    hn::StoreU(hn::Sub(value, hn::IfThenElse(is_negative, negative, positive)), d, values + i);
+    return is_negative;
+  });
   return mean;
 }
 
@@ -220,44 +226,20 @@ void DecodeOneBit(const std::byte* codes, size_t block, float factor, float* out
   }
 }
 
-HWY_INLINE hn::Vec<Ints> MagnitudeBits(const float* values) {
-  const Ints di;
-  return hn::BitCast(di, hn::Abs(hn::LoadU(d, values)));
-}
-
-void Histogram(const float* values, size_t count, uint32_t low, uint32_t high, uint32_t shift,
-               uint32_t* bins) {
-  // Signed comparisons, which every target has: a magnitude's bits are not negative.
-  const Ints di;
-  const auto below_low = hn::Set(di, static_cast<int32_t>(low) - 1);
-  const auto highs = hn::Set(di, static_cast<int32_t>(high));
-  HWY_ALIGN int32_t found[16];
-  for (size_t i = 0; i < count; i += kLanes) {
-    const auto bits = MagnitudeBits(values + i);
-    const auto inside = hn::And(hn::Gt(bits, below_low), hn::Lt(bits, highs));
-    if (hn::AllFalse(di, inside)) continue;
-    const size_t n = hn::CompressStore(bits, inside, di, found);
-    for (size_t j = 0; j < n; ++j) ++bins[(static_cast<uint32_t>(found[j]) - low) >> shift];
-  }
-}
-
-size_t Select(const float* values, size_t count, uint32_t low, uint32_t* positions) {
-  const Ints di;
-  const auto below_low = hn::Set(di, static_cast<int32_t>(low) - 1);
-  auto* out = reinterpret_cast<int32_t*>(positions);
-  size_t n = 0;
-  for (size_t i = 0; i < count; i += kLanes) {
-    const auto wanted = hn::Gt(MagnitudeBits(values + i), below_low);
-    if (hn::AllFalse(di, wanted)) continue;
-    n += hn::CompressStore(hn::Iota(di, static_cast<int32_t>(i)), wanted, di, out + n);
-  }
-  return n;
+// Highway 1.0.3's CompressStore would write positions at once, but for AVX2 GCC copies its table of
+// 1 KiB on every call.
+void Mark(const float* values, size_t count, float low, float high, std::byte* marks) {
+  const Vector lows = hn::Set(d, low);
+  const Vector highs = hn::Set(d, high);
+  StoreBits(count, marks, [&](size_t i) HWY_ATTR {
+    const Vector magnitude = hn::Abs(hn::LoadU(d, values + i));
+    return hn::And(hn::Ge(magnitude, lows), hn::Lt(magnitude, highs));
+  });
 }
 
 constexpr BlockKernels kKernels = {
     Load,
-    Histogram,
-    Select,
+    Mark,
     {EncodeInt8, DecodeInt8<false>, DecodeInt8<true>},
     {EncodeInt4, DecodeInt4<false>, DecodeInt4<true>},
     {EncodeOneBit, DecodeOneBit<false>, DecodeOneBit<true>},

@@ -23,9 +23,6 @@ inline constexpr float kSmallestScaled = 0x1p-96f;
 // i mod kPartialSums, and those are added in pairs that halve.
 inline constexpr size_t kPartialSums = 32;
 
-// Bins of a histogram.
-inline constexpr size_t kBins = 2048;
-
 struct BlockFormatKernels {
   // Writes the codes of `block` values, leaves in `values` what they lose, returns the scale. The
   // first `count` values are real; `largest` is their largest magnitude.
@@ -40,12 +37,8 @@ struct BlockKernels {
   // null, or out itself. Adds to `stats`; returns the largest magnitude.
   float (*load)(const float* in, const float* residual, size_t count, float scale, float* out,
                 EncodeStats* stats);
-  // For every magnitude whose bits m are in [low, high): ++bins[(m - low) >> shift].
-  void (*histogram)(const float* values, size_t count, uint32_t low, uint32_t high, uint32_t shift,
-                    uint32_t* bins);
-  // The positions, ascending, of magnitudes whose bits are at least `low`; returns how many.
-  // `positions` has room for count + kMinBlock.
-  size_t (*select)(const float* values, size_t count, uint32_t low, uint32_t* positions);
+  // Bit i % 8 of byte i / 8: whether the magnitude of value i is in [low, high).
+  void (*mark)(const float* values, size_t count, float low, float high, std::byte* marks);
   BlockFormatKernels int8;
   BlockFormatKernels int4;
   BlockFormatKernels onebit;

@@ -21,6 +21,7 @@ namespace {
 constexpr size_t kTile = 1024;  // Stays in the first cache between loading and looking.
 constexpr size_t kValueBytes = 2;
 
+constexpr size_t kBins = 2048;
 // The upper bits of a magnitude choose a bin, the next ones a bin within it.
 constexpr uint32_t kCoarseShift = 20;
 constexpr uint32_t kFineShift = kTopKIgnoredBits;
@@ -111,9 +112,31 @@ struct Threshold {
   size_t ties = 0;
 };
 
-size_t SumOf(const std::array<uint32_t, kBins>& bins) {
-  return std::accumulate(bins.begin(), bins.end(), size_t{0});
+// Calls visit(position) for the values of a tile whose magnitude's bits are in [low, high). All are
+// marked before any is visited: at a few in a hundred, a branch at each vector is taken at random.
+template <class Visit>
+void ForEachBetween(const float* tile, uint32_t low, uint32_t high, const Visit& visit) {
+  std::array<std::byte, kTile / 8> marks;
+  GetBlockKernels().mark(tile, kTile, std::bit_cast<float>(low), std::bit_cast<float>(high),
+                         marks.data());
+  for (size_t i = 0; i < kTile; i += 64) {
+    for (auto word = LoadLe<uint64_t>(&marks[i / 8]); word != 0; word &= word - 1) {
+      visit(i + static_cast<size_t>(std::countr_zero(word)));
+    }
+  }
 }
+
+using Histogram = std::array<uint32_t, kBins>;
+
+// For every magnitude of a tile whose bits m are in [low, high): ++bins[(m - low) >> shift].
+void AddToHistogram(const float* tile, uint32_t low, uint32_t high, uint32_t shift,
+                    Histogram* bins) {
+  ForEachBetween(tile, low, high, [&](size_t position) {
+    ++(*bins)[(MagnitudeBits(tile[position]) - low) >> shift];
+  });
+}
+
+size_t SumOf(const Histogram& bins) { return std::accumulate(bins.begin(), bins.end(), size_t{0}); }
 
 // The bin in which the rank-th largest value lies (rank >= 1 and at most the sum), and by how much
 // the bins above it fall short of the rank.
@@ -122,7 +145,7 @@ struct Bin {
   size_t missing = 0;
 };
 
-Bin FindBin(const std::array<uint32_t, kBins>& bins, size_t rank) {
+Bin FindBin(const Histogram& bins, size_t rank) {
   Bin bin{.index = kBins - 1, .missing = rank};
   while (bins[bin.index] < bin.missing) bin.missing -= bins[bin.index--];
   return bin;
@@ -130,18 +153,17 @@ Bin FindBin(const std::array<uint32_t, kBins>& bins, size_t rank) {
 
 // The first pass over the values, and the second.
 Threshold FindThreshold(Tiles* tiles, size_t kept) {
-  const BlockKernels& kernels = GetBlockKernels();
   const size_t count = tiles->count();
-  std::array<uint32_t, kBins> bins{};
+  Histogram bins{};
   uint32_t low = tiles->EstimateFloor(kept);
   for (size_t first = 0; first < count; first += kTile) {
-    kernels.histogram(tiles->Load(first), kTile, low, kInfinityBits, kCoarseShift, bins.data());
+    AddToHistogram(tiles->Load(first), low, kInfinityBits, kCoarseShift, &bins);
   }
   if (SumOf(bins) < kept) {  // The sample misled.
     low = 0;
     bins.fill(0);
     for (size_t first = 0; first < count; first += kTile) {
-      kernels.histogram(tiles->Reload(first), kTile, 0, kInfinityBits, kCoarseShift, bins.data());
+      AddToHistogram(tiles->Reload(first), low, kInfinityBits, kCoarseShift, &bins);
     }
     CHECK_GE(SumOf(bins), kept) << "a residual is not finite";
   }
@@ -149,8 +171,7 @@ Threshold FindThreshold(Tiles* tiles, size_t kept) {
   low += static_cast<uint32_t>(coarse.index) << kCoarseShift;
   bins.fill(0);
   for (size_t first = 0; first < count; first += kTile) {
-    kernels.histogram(tiles->Reload(first), kTile, low, low + (1u << kCoarseShift), kFineShift,
-                      bins.data());
+    AddToHistogram(tiles->Reload(first), low, low + (1u << kCoarseShift), kFineShift, &bins);
   }
   const Bin fine = FindBin(bins, coarse.missing);
   return {.bits = low + (static_cast<uint32_t>(fine.index) << kFineShift), .ties = fine.missing};
@@ -159,22 +180,19 @@ Threshold FindThreshold(Tiles* tiles, size_t kept) {
 // The third pass: writes values and indices, and leaves in the residual what they lose.
 void WriteSelected(Tiles* tiles, Threshold threshold, float scale, const IndexLayout& layout,
                    std::byte* values, std::byte* indices) {
-  const BlockKernels& kernels = GetBlockKernels();
   const float inverse = 1 / scale;
   const uint32_t tie_end = threshold.bits + (1u << kTopKIgnoredBits);
-  std::array<uint32_t, kTile + kMinBlock> positions;
   IndexWriter writer(layout, indices);
   size_t written = 0;
   for (size_t first = 0; written < layout.kept; first += kTile) {
     const float* tile = tiles->Reload(first);
-    const size_t found = kernels.select(tile, kTile, threshold.bits, positions.data());
-    for (size_t i = 0; i < found; ++i) {
-      const float value = tile[positions[i]];
+    ForEachBetween(tile, threshold.bits, kInfinityBits, [&](size_t position) {
+      const float value = tile[position];
       if (MagnitudeBits(value) < tie_end) {
-        if (threshold.ties == 0) continue;
+        if (threshold.ties == 0) return;
         --threshold.ties;
       }
-      const size_t index = first + positions[i];
+      const size_t index = first + position;
       const uint16_t half = Fp16FromFloat(value * inverse);
       StoreLe<uint16_t>(values + kValueBytes * written, half);
       writer.Add(static_cast<uint32_t>(index));
@@ -182,7 +200,7 @@ void WriteSelected(Tiles* tiles, Threshold threshold, float scale, const IndexLa
       if (tiles->next_residual() != nullptr) {
         tiles->next_residual()[index] = value - FloatFromFp16(half) * scale;
       }
-    }
+    });
   }
 }
 
@@ -275,13 +293,20 @@ void TopKCodec::Decode(const std::byte* in, size_t count, float scale, float* ou
 }
 
 void TopKCodec::DecodeAdd(const std::byte* in, size_t count, float scale, float* out) const {
+  constexpr size_t kBatch = 64;
   const IndexLayout layout(count, Kept(count));
   const float factor = PayloadScale(in) * scale;
   const std::byte* value = in + kPayloadHeaderBytes;
   IndexReader reader(layout, value + kValueBytes * layout.kept);
-  for (uint32_t index = 0; reader.Next(&index); value += kValueBytes) {
-    out[index] += FloatFromFp16(LoadLe<uint16_t>(value)) * factor;
-  }
+  // Each index is a cache line of its own, so the lines of a batch are asked for ahead.
+  std::array<uint32_t, kBatch> batch;
+  size_t n = 0;
+  do {
+    for (n = 0; n < kBatch && reader.Next(&batch[n]); ++n) __builtin_prefetch(out + batch[n], 1);
+    for (size_t i = 0; i < n; ++i, value += kValueBytes) {
+      out[batch[i]] += FloatFromFp16(LoadLe<uint16_t>(value)) * factor;
+    }
+  } while (n == kBatch);
 }
 
 }  // namespace slackline

@@ -3,11 +3,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <bit>
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <memory>
 #include <random>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -66,7 +68,9 @@ std::vector<size_t> Lengths() {
 }
 
 bool SameBits(std::span<const float> a, std::span<const float> b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size_bytes()) == 0;
+  const auto x = std::as_bytes(a);
+  const auto y = std::as_bytes(b);
+  return std::equal(x.begin(), x.end(), y.begin(), y.end());
 }
 
 struct Case {
