@@ -355,7 +355,7 @@ class History {
 class ConsistencyPropertyTest : public ::testing::TestWithParam<ConsistencyMode> {};
 
 TEST_P(ConsistencyPropertyTest, AgreesWithTheModelAndKeepsThePromises) {
-  for (const uint64_t seed : SeedsToRun(4000)) {
+  for (const uint64_t seed : SeedsToRun(2000)) {
     SCOPED_TRACE("SLACKLINE_SEED=" + std::to_string(seed));
     Random random(seed);
     ConsistencyOptions options{.mode = GetParam(),

@@ -42,6 +42,7 @@ ClusterOptions RandomOptions(uint64_t seed, int32_t staleness) {
   options.workers = 1 + below(4);
   options.servers = 1 + below(2);
   options.shards_per_server = 1 + below(2);
+  // One for each shard at least: fewer would be cut smaller, and the ledger needs its elements.
   options.chunks = options.servers * options.shards_per_server + below(4);
   options.clocks = 8 + below(25);
   options.slots = staleness == 0 || below(2) == 0 ? static_cast<uint32_t>(options.clocks) : 7;

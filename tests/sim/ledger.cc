@@ -19,7 +19,8 @@ Ledger::Lives& Ledger::At(WorkerId worker, Clock clock, ChunkIndex chunk) {
 
 const Ledger::Lives& Ledger::At(WorkerId worker, Clock clock, ChunkIndex chunk) const {
   CHECK(worker < options_.workers && clock >= 0 && clock < options_.clocks &&
-        chunk < options_.chunks);
+        chunk < options_.chunks)
+      << "worker " << worker << ", clock " << clock << ", chunk " << chunk;
   return pushes_[(static_cast<size_t>(clock) * options_.workers + worker) * options_.chunks +
                  chunk];
 }
