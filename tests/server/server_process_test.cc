@@ -5,6 +5,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+#include <ctime>
 #include <filesystem>
 #include <optional>
 
@@ -19,6 +21,18 @@ namespace {
 namespace fs = std::filesystem;
 using control::Envelope;
 using testing::HasSubstr;
+
+// While TZ is not set, the C library loads the time zone anew for every line that is logged, under
+// a lock that ThreadSanitizer does not see. Set, it is loaded once, here, before there are threads.
+class FixedTimeZone final : public testing::Environment {
+ public:
+  void SetUp() override {
+    setenv("TZ", "UTC", 1);
+    tzset();
+  }
+};
+const testing::Environment* const fixed_time_zone =
+    testing::AddGlobalTestEnvironment(new FixedTimeZone);
 
 // A process that runs on a thread of its own.
 class RunningServer {
