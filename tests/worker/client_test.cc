@@ -423,6 +423,7 @@ TEST(ClientTest, CancelWakesWhoeverWaits) {
   Fleet fleet({.workers = 2});
   const control::JobSpec job = MakeJob(0, 1);
   std::atomic<bool> pushed{false};
+  std::atomic<bool> returned{false};  // Cancel() is over: the client may go.
   std::atomic<bool> cancelled{false};
   std::unique_ptr<Client> first;
   Thread other("other", [&] {
@@ -430,6 +431,8 @@ TEST(ClientTest, CancelWakesWhoeverWaits) {
     ASSERT_TRUE(client);
     pushed.wait(false);
     first->Cancel("the test says so");
+    returned = true;
+    returned.notify_all();
     cancelled.wait(false);
     ASSERT_TRUE(Step(*client, 0, 1)) << "the others go on without it";
     EXPECT_TRUE(client->Leave(true, "").ok());
@@ -448,6 +451,7 @@ TEST(ClientTest, CancelWakesWhoeverWaits) {
   EXPECT_EQ(first->BeginStep(1, {}).code(), StatusCode::kAborted);
   EXPECT_EQ(first->Barrier("b", kNsPerSecond).code(), StatusCode::kAborted);
   EXPECT_TRUE(first->Leave(false, "cancelled").ok());
+  returned.wait(false);
   first.reset();
   cancelled = true;
   cancelled.notify_all();

@@ -167,10 +167,8 @@ Result<std::span<std::byte>> ClientImpl::AllocateBytes(size_t size_bytes) {
 Result<std::span<float>> ClientImpl::AllocateFloats() {
   SLACKLINE_ASSIGN_OR_RETURN(const std::span<std::byte> bytes,
                              AllocateBytes(space_.element_count() * sizeof(float)));
-  // Regions are page-aligned.
-  const std::span<float> floats(reinterpret_cast<float*>(bytes.data()), space_.element_count());
-  std::ranges::fill(floats, 0.0F);
-  return floats;
+  // Regions are page-aligned and zero.
+  return std::span<float>(reinterpret_cast<float*>(bytes.data()), space_.element_count());
 }
 
 std::span<float> ClientImpl::Part(std::span<float> all, size_t tensor) const {
