@@ -194,8 +194,7 @@ void PrintGroup(const FlagGroup& group) {
     FlagInfo info;
     if (!google::GetCommandLineFlagInfo(std::string(name).c_str(), &info)) continue;
     const std::string type = info.type == "string" ? "text" : info.type;
-    const std::string standard =
-        info.default_value.empty() ? "none" : OneLine(ShortDefault(info));
+    const std::string standard = info.default_value.empty() ? "none" : OneLine(ShortDefault(info));
     std::printf("  --%s (%s, default %s)\n      %s\n", info.name.c_str(), type.c_str(),
                 standard.c_str(), info.description.c_str());
   }
