@@ -25,7 +25,10 @@ class Recorder final : public CoreEvents {
   void OnLinkLost(ShardIndex, uint32_t, const Status& status) override { lost.push_back(status); }
   void OnMapNeeded(Epoch epoch) override { map_needed.push_back(epoch); }
   void OnWaiting(const std::string& line) override { waiting.push_back(line); }
-  void OnChunkDropped(ChunkIndex chunk) override { dropped.push_back(chunk); }
+  void OnChunkDropped(ChunkIndex chunk) override {
+    EXPECT_FALSE(failed.empty()) << "whoever waited for the chunk asks for the reason";
+    dropped.push_back(chunk);
+  }
   void OnFailed(const Status& status) override { failed.push_back(status); }
 
   std::vector<ChunkResult> done;

@@ -136,12 +136,13 @@ void ClientCore::Fail(const Status& status) {
   CloseAll();
   stall_check_ns_ = kNever;
   open_requests_ = 0;
+  // First the reason: who learns that a chunk was dropped asks for it.
+  events_.OnFailed(status);
   for (ChunkIndex chunk = 0; chunk < slots_.size(); ++chunk) {
     if (slots_[chunk].state == Slot::State::kIdle) continue;
     slots_[chunk].state = Slot::State::kIdle;
     events_.OnChunkDropped(chunk);
   }
-  events_.OnFailed(status);
 }
 
 // Sends what may go: first what must go again, in its old order, then new requests by chunk.

@@ -114,7 +114,7 @@ class CoreEvents {
   virtual void OnMapNeeded(Epoch /*epoch*/) {}
   // A request has waited longer than stall_report_ns; says which, where and for what.
   virtual void OnWaiting(const std::string& /*line*/) {}
-  // A request that will not be answered, because the end has come; before OnFailed.
+  // A request that will not be answered, because the end has come; after OnFailed.
   virtual void OnChunkDropped(ChunkIndex /*chunk*/) {}
   // The end: Aborted (not in the view, or Cancel), DeadlineExceeded (stall), InvalidArgument (an
   // address that is none). All channels are closed and no memory is touched any more.
