@@ -26,8 +26,7 @@ MutableBytes Part(const transport::Region& region, uint64_t turn, size_t size_by
 
 }  // namespace
 
-// ---- The answering end
-// ---------------------------------------------------------------------------
+// ---- The answering end ----
 
 Result<std::unique_ptr<AnsweringEnd>> AnsweringEnd::Create(const std::string& transport,
                                                            const std::string& listen_at) {
@@ -58,8 +57,7 @@ void AnsweringEnd::OnRequest(transport::Channel& channel, const WireHeader& head
   (void)channel.Reply(reply, answer);
 }
 
-// ---- The asking end
-// ------------------------------------------------------------------------------
+// ---- The asking end ----
 
 Result<std::unique_ptr<AskingEnd>> AskingEnd::Create(const std::string& transport,
                                                      const std::string& address) {

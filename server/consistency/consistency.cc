@@ -71,8 +71,7 @@ Consistency::Consistency(const ConsistencyOptions& options) : options_(options) 
   departed_.reserve(kDepartedPerMember * options.max_members);
 }
 
-// ---- Membership
-// ----------------------------------------------------------------------------------
+// ---- Membership ----
 
 Status Consistency::OnView(const View& view, std::vector<Decision>* decisions) {
   if (view.version <= view_.version) return OkStatus();
@@ -199,8 +198,7 @@ std::span<const Consistency::Seat> Consistency::seats(uint32_t chunk) const {
   return std::span<const Seat>(seats_).subspan(chunk * count, count);
 }
 
-// ---- Pushes
-// --------------------------------------------------------------------------------------
+// ---- Pushes ----
 
 PushAction Consistency::Classify(const PushId& id, size_t slot) const {
   CHECK_LT(id.chunk, options_.chunk_count) << "the shard maps a chunk before it asks about it";
@@ -275,8 +273,7 @@ void Consistency::CloseRounds(uint32_t chunk, std::vector<Decision>* decisions) 
   if (next > round.clock) close_through(next - 1);
 }
 
-// ---- Pulls
-// ---------------------------------------------------------------------------------------
+// ---- Pulls ----
 
 void Consistency::OnPull(const PushId& id, uint64_t ticket, std::vector<Decision>* decisions) {
   CHECK_LT(id.chunk, options_.chunk_count) << "the shard maps a chunk before it asks about it";
@@ -327,8 +324,7 @@ void Consistency::ReleasePulls(uint32_t chunk, std::vector<Decision>* decisions)
   }
 }
 
-// ---- Queries
-// -------------------------------------------------------------------------------------
+// ---- Queries ----
 
 Clock Consistency::MinClock(uint32_t chunk) const {
   CHECK_LT(chunk, options_.chunk_count) << "the shard maps a chunk before it asks about it";

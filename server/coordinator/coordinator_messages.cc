@@ -96,8 +96,7 @@ Status CoordinatorState::DispatchMember(ConnectionId connection, const Envelope&
                               static_cast<int>(message.body_case())));
 }
 
-// ---- Joining
-// -------------------------------------------------------------------------------------
+// ---- Joining ----
 
 Status CoordinatorState::OnRegisterServer(ConnectionId connection, const Envelope& message) {
   const control::RegisterServer& who = message.register_server();
@@ -215,8 +214,7 @@ Status CoordinatorState::AdoptModel(const Tensors& tensors) {
   return OkStatus();
 }
 
-// ---- Staying
-// -------------------------------------------------------------------------------------
+// ---- Staying ----
 
 Status CoordinatorState::OnHeartbeat(const Membership::Holder& holder,
                                      const control::Heartbeat& heartbeat) {
@@ -281,8 +279,7 @@ void CoordinatorState::OnLeave(const Membership::Holder& holder, const control::
   RemoveWorker(holder.index, done ? WorkerState::kDone : WorkerState::kVacant, true, why);
 }
 
-// ---- Working together
-// ----------------------------------------------------------------------------
+// ---- Working together ----
 
 Status CoordinatorState::OnBarrierArrive(ConnectionId connection, const WorkerRecord& worker,
                                          const Envelope& message) {

@@ -31,8 +31,7 @@ void CoordinatorState::Advance() {
   }
 }
 
-// ---- Start-up
-// ------------------------------------------------------------------------------------
+// ---- Start-up ----
 
 void CoordinatorState::AdvanceGathering() {
   const size_t declared = membership_.CountWorkers(WorkerState::kDeclared);
@@ -116,8 +115,7 @@ void CoordinatorState::AdvancePlacing() {
                                   job_->steps(), " (", ModeName(job_->staleness()), ")"));
 }
 
-// ---- Running
-// -------------------------------------------------------------------------------------
+// ---- Running ----
 
 void CoordinatorState::AdvanceRunning() {
   AdmitWaiting();
@@ -268,8 +266,7 @@ std::string CoordinatorState::ResumeHint() const {
   return "Go on from " + checkpoints_->last_target() + " with --resume";
 }
 
-// ---- The end
-// -------------------------------------------------------------------------------------
+// ---- The end ----
 
 void CoordinatorState::EnterFinishing() {
   phase_ = JobPhase::kFinishing;

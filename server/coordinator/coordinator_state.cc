@@ -47,8 +47,7 @@ CoordinatorState::CoordinatorState(CoordinatorOptions options, TimeNs now)
       next_status_ns_(now),
       membership_({options_.expected_servers, options_.expected_workers, options_.lease_ns}) {}
 
-// ---- Events
-// --------------------------------------------------------------------------------------
+// ---- Events ----
 
 void CoordinatorState::Enter(TimeNs now) {
   const TimeNs silence = now - now_;
@@ -122,8 +121,7 @@ Outputs CoordinatorState::OnCheckpointCommitted(uint64_t id, const Status& statu
   return Take();
 }
 
-// ---- Sending
-// -------------------------------------------------------------------------------------
+// ---- Sending ----
 
 void CoordinatorState::SendTo(ConnectionId connection, control::Envelope envelope) {
   if (connection == kNoConnection) return;
@@ -212,8 +210,7 @@ void CoordinatorState::LogLine(Log::Level level, std::string text) {
   outputs_.push_back(Log{level, std::move(text)});
 }
 
-// ---- Looking
-// -------------------------------------------------------------------------------------
+// ---- Looking ----
 
 bool CoordinatorState::ShardsAt(uint64_t view_version) const {
   return std::all_of(shards_.begin(), shards_.end(), [&](const ShardState& shard) {

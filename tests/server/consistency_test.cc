@@ -82,8 +82,7 @@ Decision Refuse(uint64_t ticket, Clock clock, uint32_t chunk = 0) {
 
 const std::vector<Member> kTwo = {{0, 1, 0}, {1, 1, 0}};
 
-// ---- Options and views
-// ---------------------------------------------------------------------------
+// ---- Options and views ----
 
 TEST(ConsistencyOptionsTest, RefusesWhatDoesNotFit) {
   const auto create = [](ConsistencyMode mode, Clock staleness, uint32_t chunks) {
@@ -170,8 +169,7 @@ TEST(ConsistencyViewTest, ForgetsTheLivesThatLeftFirst) {
   EXPECT_EQ(m->HighestClock(bound, 1), 2);
 }
 
-// ---- BSP
-// -----------------------------------------------------------------------------------------
+// ---- BSP ----
 
 TEST(BspTest, ARoundClosesOnceWithTheWeightReceived) {
   Machine m(ConsistencyMode::kBsp, 0);
@@ -317,8 +315,7 @@ TEST(BspTest, StartsAtTheRestoredClock) {
   EXPECT_EQ(m.Push({0, 1, 10, 0}), PushAction::kAccumulate);
 }
 
-// ---- SSP
-// -----------------------------------------------------------------------------------------
+// ---- SSP ----
 
 TEST(SspTest, AppliesAtOnceAndHoldsReadersAtTheBound) {
   Machine m(ConsistencyMode::kSsp, 2);
@@ -408,8 +405,7 @@ TEST(SspTest, ADroppedPullIsNeverAnswered) {
   EXPECT_THAT(m.decisions(), IsEmpty());
 }
 
-// ---- ASP, and all
-// --------------------------------------------------------------------------------
+// ---- ASP, and all ----
 
 TEST(AspTest, NobodyWaitsForAnyone) {
   Machine m(ConsistencyMode::kAsp, 0);

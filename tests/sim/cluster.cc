@@ -139,8 +139,7 @@ std::vector<SimWorker::Membership> Cluster::Members() const {
   return members;
 }
 
-// ---- Faults
-// --------------------------------------------------------------------------------------
+// ---- Faults ----
 
 void Cluster::StartFaults() {
   faults_started_ = true;
@@ -228,8 +227,7 @@ void Cluster::Reap() {
   }
 }
 
-// ---- The run
-// -------------------------------------------------------------------------------------
+// ---- The run ----
 
 ClusterResult Cluster::Run() {
   const TimeNs start_ns = network_.NowNs();

@@ -91,8 +91,7 @@ std::string SimWorker::Describe() const {
   return text;
 }
 
-// ---- Weights and gradients
-// -----------------------------------------------------------------------
+// ---- Weights and gradients ----
 
 void SimWorker::MakeBuffers(const control::ShardMap& map) {
   for (const control::Chunk& chunk : map.chunks()) {
@@ -174,8 +173,7 @@ void SimWorker::FillGradient(ChunkIndex chunk) {
   push_codec_.Encode(gradient.data(), state.count, 1, state.gradient.data());
 }
 
-// ---- Answers
-// -------------------------------------------------------------------------------------
+// ---- Answers ----
 
 void SimWorker::OnChunkDone(const worker::ChunkResult& result) {
   ChunkState& state = chunks_[result.chunk];

@@ -325,8 +325,7 @@ TEST(ControlTest, AnUnreachableCoordinatorIsGivenUpInTime) {
   EXPECT_LT(took_ns, 5 * kNsPerSecond);
 }
 
-// ---- Strangers
-// -----------------------------------------------------------------------------------
+// ---- Strangers ----
 
 class ControlStrangerTest : public testing::Test {
  protected:

@@ -199,8 +199,7 @@ TEST(SimNetworkTest, RefusedConnectsAreReported) {
   EXPECT_THAT(pair.at_client.closed[0].second.message(), HasSubstr("refused"));
 }
 
-// ---- The witness
-// ---------------------------------------------------------------------------------
+// ---- The witness ----
 
 TEST(SimWitnessTest, SeesAPayloadThatChangedUnderWay) {
   Pair pair(1);
@@ -250,8 +249,7 @@ TEST(SimWitnessTest, SeesAReplyThatChangedBeforeItWasSent) {
   EXPECT_EQ(seen, 20u);
 }
 
-// ---- Determinism
-// ---------------------------------------------------------------------------------
+// ---- Determinism ----
 
 // A client that keeps asking, over a bad network, until it has its answers.
 uint64_t RunSeed(uint64_t seed, size_t* events) {

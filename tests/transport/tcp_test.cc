@@ -84,8 +84,7 @@ class TcpTest : public testing::Test {
   std::unique_ptr<Region> landing_, memory_;
 };
 
-// ---- Strangers
-// -----------------------------------------------------------------------------------
+// ---- Strangers ----
 
 TEST_F(TcpTest, AWebBrowserIsClosedByItsFirstByte) {
   RawSocket stranger(address);
@@ -227,8 +226,7 @@ TEST_F(TcpTest, ConnectionsBeyondTheBoundAreTurnedAway) {
   ExpectUndisturbed();
 }
 
-// ---- Time limits
-// ---------------------------------------------------------------------------------
+// ---- Time limits ----
 
 TcpOptions Impatient() {
   TcpOptions options;
@@ -307,8 +305,7 @@ TEST(TcpConnectTest, NamesAreLookedUp) {
   EXPECT_EQ(client_handler.closed[0].second.code(), StatusCode::kUnavailable);
 }
 
-// ---- Threads
-// -------------------------------------------------------------------------------------
+// ---- Threads ----
 
 TEST(TcpWakeTest, WakeEndsALongPoll) {
   TcpFixture fixture;
@@ -324,8 +321,7 @@ TEST(TcpWakeTest, WakeEndsALongPoll) {
   EXPECT_LT(time.NowNs() - start_ns, 60 * kNsPerSecond);
 }
 
-// ---- Cost
-// ----------------------------------------------------------------------------------------
+// ---- Cost ----
 
 // Keeps a window of push-pulls in flight and records nothing, so that what allocates is the
 // transport.

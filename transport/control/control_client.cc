@@ -107,8 +107,7 @@ class ControlClientImpl final : public ControlClient {
   Thread thread_;  // Last: it uses everything above.
 };
 
-// ---- Life
-// ----------------------------------------------------------------------------------------
+// ---- Life ----
 
 Status ControlClientImpl::Start() {
   thread_ = Thread("control", [this] {
@@ -146,8 +145,7 @@ ControlClientImpl::~ControlClientImpl() {
   if (link_) link_->CloseNow();
 }
 
-// ---- Connecting
-// ----------------------------------------------------------------------------------
+// ---- Connecting ----
 
 void ControlClientImpl::Connect() {
   const uint64_t attempt = ++attempt_;
@@ -231,8 +229,7 @@ void ControlClientImpl::OnLost(const Status& status) {
   RetryAfter(status.message());
 }
 
-// ---- Messages
-// ------------------------------------------------------------------------------------
+// ---- Messages ----
 
 void ControlClientImpl::OnMessage(control::Envelope message) {
   if (message.answers() == 0) {

@@ -42,8 +42,7 @@ Status ControlLink::Start(TimeNs first_frame_ns) {
   return OkStatus();
 }
 
-// ---- Reading
-// -------------------------------------------------------------------------------------
+// ---- Reading ----
 
 void ControlLink::ReadMagic() {
   asio::async_read(socket_, asio::buffer(header_bytes_.data(), kControlMagicBytes),
@@ -95,8 +94,7 @@ void ControlLink::FinishBody() {
   if (state_ == State::kOpen) ReadMagic();
 }
 
-// ---- Writing
-// -------------------------------------------------------------------------------------
+// ---- Writing ----
 
 void ControlLink::Send(ControlFrame frame) {
   if (state_ != State::kOpen) return;
@@ -127,8 +125,7 @@ void ControlLink::Write() {
                     });
 }
 
-// ---- Closing
-// -------------------------------------------------------------------------------------
+// ---- Closing ----
 
 void ControlLink::CloseAfterSending(std::function<void()> on_gone) {
   if (state_ != State::kOpen) {

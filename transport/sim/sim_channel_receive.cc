@@ -21,8 +21,7 @@ constexpr uint64_t kFirstDuplicateId = uint64_t{1} << 63;
 
 }  // namespace
 
-// ---- Arrival
-// -------------------------------------------------------------------------------------
+// ---- Arrival ----
 
 void SimChannel::Deliver(std::shared_ptr<SimMessage> message, TimeNs delay_ns) {
   incoming_.push_back(std::move(message));
@@ -98,8 +97,7 @@ void SimChannel::Fail(const Status& status, bool protocol_error) {
   endpoint_.handler_->OnClosed(*this, status);
 }
 
-// ---- Messages
-// ------------------------------------------------------------------------------------
+// ---- Messages ----
 
 SimChannel::Progress SimChannel::ReceiveFront() {
   const std::shared_ptr<SimMessage> message = inbox_.front();
@@ -200,8 +198,7 @@ SimChannel::Progress SimChannel::ReceiveTaken(const WireHeader& header) {
   return Progress::kDone;
 }
 
-// ---- Payloads
-// ------------------------------------------------------------------------------------
+// ---- Payloads ----
 
 SimChannel::Progress SimChannel::StartLanding(const SimMessage& message, MutableBytes memory) {
   landed_ = std::make_unique<Landed>(Landed{.memory = memory});

@@ -24,8 +24,7 @@ SimChannel::SimChannel(SimNetwork& network, SimEndpoint& endpoint, uint64_t id, 
                        State state)
     : network_(network), endpoint_(endpoint), id_(id), peer_(std::move(peer)), state_(state) {}
 
-// ---- Sending
-// -------------------------------------------------------------------------------------
+// ---- Sending ----
 
 Status SimChannel::Send(const WireHeader& header, ConstBytes payload, MutableBytes landing) {
   if (state_ == State::kClosed) return Aborted("the channel is closed");
@@ -141,8 +140,7 @@ void SimChannel::CheckUnchanged(ConstBytes payload, uint64_t hash, std::string_v
                      std::string(when));
 }
 
-// ---- The end
-// -------------------------------------------------------------------------------------
+// ---- The end ----
 
 void SimChannel::Sever() {
   if (severed_) return;

@@ -19,8 +19,7 @@ std::unique_ptr<SimEndpoint> SimNetwork::CreateEndpoint(std::string name) {
   return std::make_unique<SimEndpoint>(*this, std::move(name));
 }
 
-// ---- Time
-// ----------------------------------------------------------------------------------------
+// ---- Time ----
 
 void SimNetwork::At(TimeNs when_ns, std::function<void()> callback) {
   Schedule(when_ns, std::move(callback));
@@ -53,8 +52,7 @@ TimeNs SimNetwork::NextEventNs() const {
   return events_.empty() ? kNever : events_.begin()->first.first;
 }
 
-// ---- Connections
-// ---------------------------------------------------------------------------------
+// ---- Connections ----
 
 SimChannel* SimNetwork::FindChannel(uint64_t id) const {
   const auto found = channels_.find(id);
@@ -134,8 +132,7 @@ bool SimNetwork::Partitioned(const std::string& name, const std::string& other) 
   return partitions_.contains({name, other});
 }
 
-// ---- Chance and witness
-// --------------------------------------------------------------------------
+// ---- Chance and witness ----
 
 TimeNs SimNetwork::Draw(TimeNs low_ns, TimeNs high_ns) {
   if (high_ns <= low_ns) return low_ns;

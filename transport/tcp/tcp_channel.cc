@@ -25,8 +25,7 @@ Status SizeMismatch(const proto::WireHeader& header, ConstBytes payload) {
 TcpChannel::TcpChannel(TcpEndpoint& endpoint, Role role, uint64_t id, std::string peer)
     : endpoint_(endpoint), role_(role), id_(id), peer_(std::move(peer)), socket_(endpoint.io_) {}
 
-// ---- Requests and replies
-// ------------------------------------------------------------------------
+// ---- Requests and replies ----
 
 Status TcpChannel::Send(const proto::WireHeader& header, ConstBytes payload, MutableBytes landing) {
   DCHECK(endpoint_.OnOwnerThread());
@@ -96,8 +95,7 @@ void TcpChannel::ResumeReceiving() {
   endpoint_.Activate(*this);
 }
 
-// ---- Life
-// ----------------------------------------------------------------------------------------
+// ---- Life ----
 
 void TcpChannel::StartConnecting(TimeNs deadline_ns, TimeNs timeout_ns) {
   connect_deadline_ns_ = deadline_ns;

@@ -25,8 +25,7 @@ std::string Describe(const SocketAddress& address) {
 
 }  // namespace
 
-// ---- Listening
-// -----------------------------------------------------------------------------------
+// ---- Listening ----
 
 Result<std::string> TcpEndpoint::Listen(std::string_view text) {
   CHECK(handler_ != nullptr) << "set_handler comes first";
@@ -116,8 +115,7 @@ void TcpEndpoint::OnAccepted(Listener& listener, int error) {
   handler_->OnOpened(channel);
 }
 
-// ---- Connecting
-// ----------------------------------------------------------------------------------
+// ---- Connecting ----
 
 Result<Channel*> TcpEndpoint::Connect(std::string_view text, TimeNs timeout_ns) {
   CHECK(handler_ != nullptr) << "set_handler comes first";

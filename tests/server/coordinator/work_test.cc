@@ -122,8 +122,7 @@ TEST(DataLeases, ABoundOnWhatOneWorkerHolds) {
   EXPECT_EQ(DataLeases(0, 10).Take(0, 1).error().code(), StatusCode::kFailedPrecondition);
 }
 
-// ---- Checkpoints
-// ---------------------------------------------------------------------------------
+// ---- Checkpoints ----
 
 std::optional<control::Envelope> ReportShard(Cluster& cluster, size_t server,
                                              const std::string& error = "") {
@@ -303,8 +302,7 @@ TEST_F(CheckpointTest, HostileReportsAreRefused) {
   EXPECT_TRUE(cluster.discarded.empty()) << "nonsense does not end the attempt";
 }
 
-// ---- Resuming
-// ------------------------------------------------------------------------------------
+// ---- Resuming ----
 
 CoordinatorOptions ResumeOptions() {
   CoordinatorOptions options = Options(1, 1, "ckpt");
