@@ -48,6 +48,30 @@ TEST_P(TransportTest, LaterHoldsTheChannelUntilResumed) {
   there->ResumeReceiving();  // Harmless when nothing waits.
 }
 
+TEST_P(TransportTest, AReplyGoesOutWhileTheChannelIsHeldAndAsksNothing) {
+  Channel* channel = OpenChannel();
+  ASSERT_NE(channel, nullptr);
+  Channel* there = server_handler.opened.at(0);
+  constexpr size_t kBytes = 1000;
+  bool ready = false;
+  MutableBytes in = ServerMemory(kBytes);
+  server_handler.when_arriving = [&](Channel&, const WireHeader&) {
+    return ready ? Landing::Into(in) : Landing::Later();
+  };
+  MutableBytes payload = ClientMemory(kBytes);
+  ASSERT_TRUE(channel->Send(RequestHeader(1, 0, MessageKind::kPull), {}, {}).ok());
+  ASSERT_TRUE(channel->Send(RequestHeader(2, kBytes), payload, {}).ok());
+  ASSERT_TRUE(
+      PumpUntil([&] { return server_handler.requests.size() == 1 && server_handler.asked == 1; }));
+  ASSERT_TRUE(there->Reply(ReplyHeader(server_handler.requests[0].header, 0), {}).ok());
+  ASSERT_TRUE(PumpUntil([&] { return client_handler.replies.size() == 1; }));
+  EXPECT_EQ(server_handler.asked, 1u) << "not asked again before it resumes";
+  ready = true;
+  there->ResumeReceiving();
+  ASSERT_TRUE(PumpUntil([&] { return server_handler.requests.size() == 2; }));
+  EXPECT_EQ(server_handler.asked, 2u);
+}
+
 TEST_P(TransportTest, DrainedPayloadsAreThrownAwayAndAnswered) {
   Channel* channel = OpenChannel();
   ASSERT_NE(channel, nullptr);

@@ -27,6 +27,8 @@ bool MayBeMagic(std::span<const std::byte> bytes) {
 }  // namespace
 
 void TcpChannel::ServiceReads() {
+  // Writing goes on while the handler's Later() holds; it is asked again after ResumeReceiving.
+  if (reading_ == Reading::kPaused) return;
   // After ResumeReceiving the header is here and the handler has yet to say where its payload goes.
   if (header_filled_ == proto::kWireHeaderBytes) AskForLanding();
 
