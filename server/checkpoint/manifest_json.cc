@@ -13,6 +13,21 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+// Any valid manifest's brackets nest less. What nests deeper is refused before anything walks it,
+// since each level of a walk takes stack.
+constexpr int kMaxJsonDepth = 16;
+
+// Discarded if it is not JSON or nests too deep.
+Json ParseBounded(std::string_view text) {
+  bool too_deep = false;
+  const auto on_event = [&](int depth, Json::parse_event_t, Json&) {
+    too_deep = too_deep || depth > kMaxJsonDepth;
+    return !too_deep;
+  };
+  Json json = Json::parse(text, on_event, /*allow_exceptions=*/false);
+  return too_deep ? Json(Json::value_t::discarded) : json;
+}
+
 Json ChunkToJson(const control::Chunk& chunk) {
   Json segments = Json::array();
   for (const control::Segment& segment : chunk.segments()) {
@@ -150,8 +165,8 @@ std::string ManifestToJson(const Manifest& manifest) {
 }
 
 Result<Manifest> ManifestFromJson(std::string_view text, const std::string& path) {
-  const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (json.is_discarded()) return Err(DataLoss(path + ": it is not JSON"));
+  const Json json = ParseBounded(text);
+  if (json.is_discarded()) return Err(DataLoss(path + ": it is not JSON, or nests too deep"));
   try {
     SLACKLINE_ASSIGN_OR_RETURN(Manifest manifest, FromJson(json, path));
     SLACKLINE_RETURN_ERR_IF_ERROR(CheckManifest(manifest, path));
@@ -162,7 +177,10 @@ Result<Manifest> ManifestFromJson(std::string_view text, const std::string& path
 }
 
 Status CheckManifest(const Manifest& manifest, const std::string& path) {
-  if (manifest.clock < kNoClock) return DataLoss(path + ": clock is negative");
+  // Training goes on at the clock after it.
+  if (manifest.clock < kNoClock || manifest.clock == INT64_MAX) {
+    return DataLoss(path + ": clock is out of range");
+  }
   std::set<std::string> names;
   for (const ManifestFile& file : manifest.files) {
     // A name from a file must not lead out of the checkpoint's directory.

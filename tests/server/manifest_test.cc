@@ -62,6 +62,7 @@ TEST(Manifest, WhatCannotBeRightIsRefused) {
       {"no clock", [](Json& j) { j.erase("clock"); }, "clock"},
       {"clock type", [](Json& j) { j["clock"] = "x"; }, "type"},
       {"negative clock", [](Json& j) { j["clock"] = -7; }, "clock"},
+      {"last clock", [](Json& j) { j["clock"] = INT64_MAX; }, "clock"},
       {"file leads out", [](Json& j) { j["files"][0]["name"] = "../x"; }, "plain file name"},
       {"file is hidden", [](Json& j) { j["files"][0]["name"] = ".x"; }, "plain file name"},
       {"file twice", [](Json& j) { j["files"].push_back(j["files"][0]); }, "twice"},
@@ -94,6 +95,19 @@ TEST(Manifest, WhatCannotBeRightIsRefused) {
   for (size_t cut : {size_t{0}, size_t{1}, good.size() / 2, good.size() - 3}) {
     EXPECT_FALSE(ManifestFromJson(good.substr(0, cut), "m").has_value()) << cut;
   }
+}
+
+// Deep enough to use up a thread's stack in anything that walks the value.
+TEST(Manifest, NestingWithoutEndIsRefused) {
+  Json json = Json::parse(ManifestToJson(TestManifest()));
+  json["job"] = "HERE";
+  std::string text = json.dump();
+  const size_t depth = 1'000'000;
+  text.replace(text.find("\"HERE\""), 6, std::string(depth, '[') + std::string(depth, ']'));
+  const Result<Manifest> result = ManifestFromJson(text, "dir/manifest.json");
+  ASSERT_FALSE(result.has_value());
+  EXPECT_EQ(result.error().code(), StatusCode::kDataLoss);
+  EXPECT_THAT(result.error().message(), HasSubstr("nests too deep"));
 }
 
 class CheckpointDirectories : public testing::Test {
