@@ -118,12 +118,27 @@ Status CheckNumbers(const control::Optimizer& optimizer, const control::Schedule
   return CheckNumber("the schedule's step factor", schedule.step_factor(), 0, 1e3);
 }
 
+// Any model's configuration nests less. What nests deeper is not looked into, since comparing and
+// printing take stack for each level.
+constexpr int kMaxConfigDepth = 16;
+
+// Discarded if it is not JSON or nests too deep.
+nlohmann::json ParseConfig(const std::string& text) {
+  bool too_deep = false;
+  const auto on_event = [&](int depth, nlohmann::json::parse_event_t, nlohmann::json&) {
+    too_deep = too_deep || depth > kMaxConfigDepth;
+    return !too_deep;
+  };
+  auto json = nlohmann::json::parse(text, on_event, /*allow_exceptions=*/false);
+  return too_deep ? nlohmann::json(nlohmann::json::value_t::discarded) : json;
+}
+
 // Names the first key of two JSON objects that differs, or shows both texts.
 Status CompareConfigs(const std::string& holder, const std::string& job, std::string_view who,
                       const std::string& offered) {
   if (job == offered) return OkStatus();
-  const auto expected = nlohmann::json::parse(job, nullptr, false);
-  const auto found = nlohmann::json::parse(offered, nullptr, false);
+  const nlohmann::json expected = ParseConfig(job);
+  const nlohmann::json found = ParseConfig(offered);
   if (expected.is_object() && found.is_object()) {
     if (expected == found) return OkStatus();
     const auto text = [](const nlohmann::json& value) {

@@ -59,6 +59,20 @@ TEST(Hostile, JobsOutOfRangeAreRefused) {
   }
 }
 
+// Deep enough to use up the stack of anything that compares or prints the value.
+TEST(Hostile, AConfigurationThatNestsWithoutEndIsRefused) {
+  Cluster cluster(Options(1, 2));
+  control::JobSpec job = SmallJob();
+  job.set_model_config_json("{\"layers\": 2}");
+  EXPECT_EQ(cluster.AddWorker("first", -1, job).error(), nullptr);
+  const size_t depth = kMaxModelConfigBytes / 2 - 100;
+  job.set_model_config_json("{\"layers\": " + std::string(depth, '[') + std::string(depth, ']') +
+                            "}");
+  const Cluster::Peer& second = cluster.AddWorker("second", -1, job);
+  ASSERT_NE(second.error(), nullptr);
+  EXPECT_THAT(second.error()->message(), HasSubstr("configuration"));
+}
+
 TEST(Hostile, ModelsOutOfRangeAreRefused) {
   Cluster cluster(Options(1, 1));
   Cluster::Peer& worker = cluster.AddWorker("w");
