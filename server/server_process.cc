@@ -121,6 +121,7 @@ void ServerProcess::StartShards(const control::Registered& registered) {
     // A reconnect may compare it on the client's thread.
     MutexLock lock(mutex_);
     registered_ = registered;
+    registered_by_ = control_.get();
   }
   const TimeNs interval = std::max<TimeNs>(registered.heartbeat_ms(), 1) * kNsPerMs;
   for (uint32_t i = 0; i < options_.shards; ++i) {
@@ -163,22 +164,32 @@ void ServerProcess::OnLost(const Status& status) {
 }
 
 void ServerProcess::OnReconnected() {
+  transport::ControlClient* client = nullptr;
   {
     MutexLock lock(mutex_);
-    if (registering_) return;
+    if (registered_by_ == nullptr || registering_) return;
     registering_ = true;
+    client = registered_by_;
   }
-  control_->CallAsync(Introduction(), options_.connect_timeout_ns,
-                      [this](Result<Envelope> answer) { OnRegisteredAgain(answer); });
+  client->CallAsync(Introduction(), options_.connect_timeout_ns,
+                    [this](Result<Envelope> answer) { OnRegisteredAgain(answer); });
 }
 
 void ServerProcess::OnRegisteredAgain(const Result<Envelope>& answer) {
+  if (!answer && answer.error().code() == StatusCode::kDeadlineExceeded) {
+    {
+      MutexLock lock(mutex_);
+      registering_ = false;
+    }
+    // No answer on a connection that stands: once more. One that broke repeats it by itself.
+    OnReconnected();
+    return;
+  }
   MutexLock lock(mutex_);
   registering_ = false;
   if (!answer) {
-    const StatusCode code = answer.error().code();
     // The connection broke again: OnReconnected will be called again.
-    if (code == StatusCode::kUnavailable || code == StatusCode::kDeadlineExceeded) return;
+    if (answer.error().code() == StatusCode::kUnavailable) return;
     if (!ended_) ended_ = answer.error();
   } else if (answer->registered().run_id() != registered_.run_id() ||
              answer->registered().first_shard() != registered_.first_shard()) {

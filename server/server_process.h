@@ -88,6 +88,9 @@ class ServerProcess {
 
   // Last: its thread uses the others.
   std::unique_ptr<transport::ControlClient> control_;
+  // The same, for its own thread: null before the first registration, when there is none to repeat,
+  // and not cleared while the client ends, as control_ is.
+  transport::ControlClient* registered_by_ SLACKLINE_GUARDED_BY(mutex_) = nullptr;
 };
 
 }  // namespace slackline::server

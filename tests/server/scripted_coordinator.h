@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/mutex.h"
@@ -73,6 +74,12 @@ class ScriptedCoordinator {
     MutexLock lock(mutex_);
     refusal_ = status;
   }
+  // The next heartbeat is refused, as after a lease that ran out, and the registration that follows
+  // gets no answer.
+  void LoseRegistration() {
+    MutexLock lock(mutex_);
+    refuse_heartbeat_ = ignore_registration_ = true;
+  }
 
  private:
   void OnMessage(uint64_t connection, const Envelope& message) {
@@ -81,11 +88,14 @@ class ScriptedCoordinator {
     heard_.push_back(message);
     news_.NotifyAll();
     if (message.id() == 0) return;
+    if (message.has_register_server() && std::exchange(ignore_registration_, false)) return;
     Envelope answer;
     answer.set_answers(message.id());
     if (!refusal_.ok()) {
       answer.mutable_error()->set_code(static_cast<uint32_t>(refusal_.code()));
       answer.mutable_error()->set_message(refusal_.message());
+    } else if (message.has_heartbeat() && std::exchange(refuse_heartbeat_, false)) {
+      answer.mutable_error()->set_code(static_cast<uint32_t>(StatusCode::kFailedPrecondition));
     } else if (message.has_register_server()) {
       control::Registered& registered = *answer.mutable_registered();
       registered.set_lease_ms(5000);
@@ -115,6 +125,8 @@ class ScriptedCoordinator {
   std::vector<Envelope> to_say_ SLACKLINE_GUARDED_BY(mutex_);
   uint64_t connection_ SLACKLINE_GUARDED_BY(mutex_) = 0;
   Status refusal_ SLACKLINE_GUARDED_BY(mutex_);
+  bool refuse_heartbeat_ SLACKLINE_GUARDED_BY(mutex_) = false;
+  bool ignore_registration_ SLACKLINE_GUARDED_BY(mutex_) = false;
   std::unique_ptr<transport::ControlServer> server_;
   Thread thread_;  // Last: it uses the others.
 };

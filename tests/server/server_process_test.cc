@@ -37,8 +37,10 @@ const testing::Environment* const fixed_time_zone =
 // A process that runs on a thread of its own.
 class RunningServer {
  public:
-  RunningServer(const std::string& coordinator, uint32_t shards) {
+  RunningServer(const std::string& coordinator, uint32_t shards,
+                TimeNs connect_timeout_ns = 15 * kNsPerSecond) {
     ServerOptions options;
+    options.connect_timeout_ns = connect_timeout_ns;
     options.coordinator = coordinator;
     options.shards = shards;
     auto process = ServerProcess::Create(options);
@@ -255,6 +257,23 @@ TEST(ServerProcess, ARegistrationThatEndedIsRepeated) {
   // Its lease ran out: heartbeats are refused until it registers again, which is refused for good.
   coordinator.RefuseWith(FailedPrecondition("this connection is not registered"));
   EXPECT_EQ(server.Result().code(), StatusCode::kFailedPrecondition);
+}
+
+TEST(ServerProcess, ARegistrationThatIsNotAnsweredIsRepeated) {
+  ScriptedCoordinator coordinator;
+  RunningServer server(coordinator.address(), 1, 500 * kNsPerMs);
+  uint64_t before = 0;
+  ASSERT_TRUE(coordinator.Hear([&](const Envelope& message) {
+    before = message.heartbeat().sequence();
+    return message.has_heartbeat();
+  }));
+  // Its lease ran out, and the coordinator stands still when it registers again.
+  coordinator.LoseRegistration();
+  EXPECT_TRUE(coordinator.Hear([&](const Envelope& message) {
+    return message.has_heartbeat() && message.heartbeat().sequence() > before + 50;
+  })) << "heartbeats go on";
+  coordinator.Say(ShutdownEnvelope(false));
+  EXPECT_TRUE(server.Result().ok()) << server.Result();
 }
 
 TEST(ServerProcess, ACheckpointThatCannotBeLoadedEndsTheServer) {
