@@ -181,6 +181,7 @@ int RunApply(int argc, char** argv) {
        .groups = {{"Measurement", {"megabytes", "repetitions", "target", "json"}}}});
   ExitOnFlagError(CheckRange("megabytes", FLAGS_megabytes, 1, 4096));
   ExitOnFlagError(CheckRange("repetitions", FLAGS_repetitions, 1, 1000));
+  ExitOnFlagError(CheckJsonPath(FLAGS_json));
   ExitOnFlagError(CheckRange("target", FLAGS_target, 0, 100));
 
   const size_t count = static_cast<size_t>(FLAGS_megabytes) * (1 << 20) / sizeof(float);

@@ -192,6 +192,7 @@ int RunCodec(int argc, char** argv) {
                          {"Codecs", {"codec_block", "codec_fraction"}}}});
   ExitOnFlagError(CheckRange("codec_megabytes", FLAGS_codec_megabytes, 1, 4096));
   ExitOnFlagError(CheckRange("repetitions", FLAGS_repetitions, 1, 1000));
+  ExitOnFlagError(CheckJsonPath(FLAGS_json));
   ExitOnFlagError(CheckRange("codec_block", FLAGS_codec_block, 0, kMaxBlock));
 
   const size_t count = static_cast<size_t>(FLAGS_codec_megabytes) * (1 << 20) / sizeof(float);

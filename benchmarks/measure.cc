@@ -14,6 +14,8 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "common/flags.h"
+
 namespace slackline::bench {
 
 double WallSeconds() {
@@ -108,6 +110,13 @@ std::string FormatBytes(size_t bytes) {
     }
   }
   return std::to_string(bytes) + " B";
+}
+
+Status CheckJsonPath(const std::string& path) {
+  if (path.empty()) return OkStatus();
+  // Appending leaves what an earlier run wrote until there is something better.
+  if (std::ofstream(path, std::ios::app)) return OkStatus();
+  return FlagStatus("json", path, "a file that can be written, in a directory that exists");
 }
 
 Status WriteJson(const std::string& path, const nlohmann::json& value) {

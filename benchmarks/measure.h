@@ -68,6 +68,8 @@ std::string FormatNumber(double value, int digits);
 // "64 KiB", "1 MiB": exact multiples only, else bytes.
 std::string FormatBytes(size_t bytes);
 
+// Whether --json's file can be written, before anything is measured.
+Status CheckJsonPath(const std::string& path);
 // Writes `value` to a file, indented. An empty path is no file and OK.
 Status WriteJson(const std::string& path, const nlohmann::json& value);
 

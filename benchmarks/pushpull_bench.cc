@@ -76,6 +76,7 @@ FleetConfig CheckFlags() {
   ExitOnFlagError(CheckRange("model_megabytes", FLAGS_model_megabytes, 1, 16384));
   ExitOnFlagError(CheckRange("seconds", FLAGS_seconds, 0.1, 60));
   ExitOnFlagError(CheckRange("repetitions", FLAGS_repetitions, 1, 1000));
+  ExitOnFlagError(CheckJsonPath(FLAGS_json));
   if (FindCodec(FLAGS_codec) == nullptr) {
     ExitOnFlagError(FlagStatus("codec", FLAGS_codec, "one of " + std::string(CodecNames())));
   }

@@ -159,6 +159,7 @@ int RunTransport(int argc, char** argv) {
   ExitOnFlagError(CheckRange("window", FLAGS_window, 0, transport::kMaxOpenRequests));
   ExitOnFlagError(CheckRange("milliseconds", FLAGS_milliseconds, 1, 60'000));
   ExitOnFlagError(CheckRange("repetitions", FLAGS_repetitions, 1, 1000));
+  ExitOnFlagError(CheckJsonPath(FLAGS_json));
   const auto sizes = ParseSizes(FLAGS_sizes);
   if (!sizes) {
     ExitOnFlagError(

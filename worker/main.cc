@@ -80,7 +80,7 @@ Result<std::unique_ptr<Loaded>> Load(const ProcessFlags& flags) {
   const auto kind = ModelKindName(loaded->trained.config.kind);
   if (!flags.wanted_model.empty() && flags.wanted_model != kind) {
     return Err(InvalidArgument(loaded->trained.source +
-                               ": a checkpoint of another model: it is a " + std::string(kind) +
+                               ": a checkpoint of another model: it is of " + std::string(kind) +
                                ", --model says " + flags.wanted_model));
   }
   loaded->model = Model::Create(loaded->trained.config);
@@ -94,7 +94,7 @@ Status Evaluate(const ProcessFlags& flags) {
   const ModelConfig& config = loaded->trained.config;
   if ((config.kind == ModelConfig::Kind::kGpt) != (manifest.shape.kind == DataKind::kText)) {
     return InvalidArgument(flags.data + " does not fit " + loaded->trained.source +
-                           ", which is a " + std::string(ModelKindName(config.kind)) +
+                           ", a model of kind " + std::string(ModelKindName(config.kind)) +
                            ": expected text for gpt, images for mlp");
   }
   SLACKLINE_ASSIGN_OR_RETURN_STATUS(const Dataset data,

@@ -42,25 +42,22 @@ over ssh (no password prompt), in the same directory with the same paths. The co
 here, at --coordinator-host"""
 
 
-def positive(text):
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text}: expected a number above 0")
-    return value
+def checked(convert, good, expected):
+    """A converter for argparse that says what was expected."""
+    def check(text):
+        try:
+            value = convert(text)
+        except ValueError:
+            value = None
+        if value is None or not good(value):
+            raise argparse.ArgumentTypeError(f"{text}: expected {expected}")
+        return value
+    return check
 
 
-def not_negative(text):
-    value = int(text)
-    if value < 0:
-        raise argparse.ArgumentTypeError(f"{text}: expected 0 or more")
-    return value
-
-
-def seconds(text):
-    value = float(text)
-    if not 0 <= value < 1e9:
-        raise argparse.ArgumentTypeError(f"{text}: expected seconds, 0 or more")
-    return value
+positive = checked(int, lambda value: value >= 1, "a whole number above 0")
+not_negative = checked(int, lambda value: value >= 0, "a whole number, 0 or more")
+seconds = checked(float, lambda value: 0 <= value < 1e9, "seconds, 0 or more")
 
 
 def staleness(text):

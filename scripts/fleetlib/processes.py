@@ -36,6 +36,7 @@ class Process:
             command = hosts.ssh_command(ssh, host, os.getcwd(), command, environment)
             environment = {}
         with open(log_path, "ab") as log:
+            self._log_begin = log.tell()  # A run that goes on adds to the logs of the one before.
             self._popen = subprocess.Popen(
                 [str(word) for word in command], stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                 start_new_session=True, env={**os.environ, **environment},
@@ -69,11 +70,11 @@ class Process:
         return f"exit code {code}"
 
     def log_tail(self):
-        """The last lines of its log."""
+        """The last lines that it wrote to its log."""
         try:
             with open(self.log_path, "rb") as log:
                 log.seek(0, os.SEEK_END)
-                log.seek(max(0, log.tell() - TAIL_BYTES))
+                log.seek(max(self._log_begin, log.tell() - TAIL_BYTES))
                 text = log.read().decode(errors="replace")
         except OSError as error:
             return [f"(no log: {error})"]
@@ -81,17 +82,21 @@ class Process:
 
 
 def end_all(processes, patience_s, hurry):
-    """SIGTERM, then SIGKILL to those that are left after `patience_s`, or as soon as hurry() says.
+    """SIGTERM, again after half of `patience_s`, then SIGKILL to those that are left.
 
+    A second SIGTERM ends a wait for a coordinator that has gone. hurry() makes an end at once.
     Returns the ones that had to be killed.
     """
     running = [process for process in processes if process.poll() is None]
     for process in running:
         process.send(signal.SIGTERM)
-    deadline = time.monotonic() + patience_s
-    while (any(process.poll() is None for process in running) and time.monotonic() < deadline
-           and not hurry()):
-        time.sleep(POLL_S)
+    for remind in (True, False):
+        deadline = time.monotonic() + patience_s / 2
+        while (any(process.poll() is None for process in running) and time.monotonic() < deadline
+               and not hurry()):
+            time.sleep(POLL_S)
+        for process in running if remind else []:
+            process.send(signal.SIGTERM)
     stubborn = [process for process in running if process.poll() is None]
     for process in stubborn:
         process.send(signal.SIGKILL)

@@ -72,6 +72,8 @@ class Fleet:
             text = options.hostfile.read_text()
         except OSError as error:
             raise hosts.UsageError(f"--hostfile {options.hostfile}: {error.strerror}") from error
+        except UnicodeDecodeError as error:
+            raise hosts.UsageError(f"--hostfile {options.hostfile}: not a text") from error
         known = hosts.parse(text, str(options.hostfile))
         taken = {}
         self._server_hosts = hosts.place(known, "server", options.servers, taken)
@@ -251,7 +253,8 @@ class Fleet:
         if self._coordinator.poll() != 0:
             if page.get("phase") != "ended":
                 self._tell_death(self._coordinator)
-            raise Stop(page.get("reason") or "the coordinator died")
+            raise Stop(page.get("reason") or "the coordinator died "
+                       f"({self._coordinator.how_it_ended()}){self._resume_hint(page)}")
         deadline = time.monotonic() + OTHERS_PATIENCE_S
         for process in self._servers + self._workers:
             if not process.wait(deadline):
@@ -261,6 +264,11 @@ class Fleet:
         self._report.event("done: the job is complete")
         self._show_summary()
         return 0
+
+    @staticmethod
+    def _resume_hint(page):
+        last = (page.get("checkpoint") or {}).get("last")
+        return f"; go on from {last} with --resume" if last else ""
 
     def _show_summary(self):
         summary = rundir.read_json(self._run_dir / "summary.json")

@@ -57,6 +57,14 @@ def write_fleet(run_dir, fleet):
 
 def prepare(run_dir, resume, overwrite):
     """Makes the directory, or says why it cannot be used."""
+    try:
+        _prepare(run_dir, resume, overwrite)
+    except OSError as error:
+        raise UsageError(f"--run-dir {run_dir}: cannot be used: {error.filename}: "
+                         f"{error.strerror}") from error
+
+
+def _prepare(run_dir, resume, overwrite):
     if run_dir.exists() and not run_dir.is_dir():
         raise UsageError(f"--run-dir {run_dir}: not a directory")
     fleet = read_fleet(run_dir)

@@ -256,7 +256,8 @@ void CoordinatorState::LoseServer(uint32_t id, const std::string& why) {
   }
   const std::string lost = count == 1 ? Text("shard ", first, " is")
                                       : Text("shards ", first, "..", first + count - 1, " are");
-  Fail(Text(who, "; ", lost, " lost with it. ", ResumeHint()));
+  // Before training nothing is lost yet; and a checkpoint that cannot be read is no way on.
+  Fail(phase_ == JobPhase::kPlacing ? who : Text(who, "; ", lost, " lost with it. ", ResumeHint()));
 }
 
 std::string CoordinatorState::ResumeHint() const {

@@ -1,6 +1,7 @@
 """scripts/fleet with stand-ins for the programs: what it starts, tells, ends and leaves behind."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -136,6 +137,24 @@ class FleetTest(unittest.TestCase):
         self.assertIn("port in use", done.stdout)
         self.assertIn("failed: the coordinator did not start", done.stdout)
 
+    def test_a_coordinator_that_is_killed(self):
+        self.scenario(coordinator={"phases": [["running", 25]]})
+        fleet = self.start_fleet()
+        started = self.read_until(fleet, "started worker-0")
+        pids = [int(line.split("(pid ")[1].split(")")[0]) for line in started if "(pid " in line]
+        os.kill(pids[0], signal.SIGKILL)
+        self.assertIn("failed: the coordinator died (killed by SIGKILL)", fleet.stdout.read())
+        self.assertEqual(fleet.wait(BOUND_S), 1)
+        self.assertEqual([pid for pid in pids if alive(pid)], [])
+
+    def test_the_end_of_a_log_is_this_runs(self):
+        self.scenario(worker_0={"after": 0, "code": 1, "output": "words of old"})
+        self.run_fleet(code=1)
+        self.scenario(worker_0={"after": 0, "code": 1, "output": "new words", "lives": 2})
+        done = self.run_fleet("--resume", code=1)
+        self.assertIn("new words", done.stdout)
+        self.assertNotIn("words of old", done.stdout)
+
     def test_an_interrupt_ends_everything(self):
         self.scenario(coordinator={"phases": [["running", 25]]})
         fleet = self.start_fleet("--workers", "2")
@@ -210,6 +229,10 @@ class FleetTest(unittest.TestCase):
         for bad in (["--workers", "0"], ["--staleness", "-1"], ["--staleness", "x"], ["--nonsense"],
                     ["--lease-ms", "x"], ["--resume", "--overwrite"], ["--hostfile", "/nowhere"]):
             self.run_fleet(*bad, code=2)
+        no_text = self.dir / "hosts"
+        no_text.write_bytes(b"\xff\xfe")
+        for bad in (["--hostfile", str(no_text)], ["--run-dir", "/proc/nowhere"]):
+            self.assertEqual(len(self.run_fleet(*bad, code=2).stderr.splitlines()), 1)
         missing = subprocess.run([str(FLEET), "run", "--run-dir", str(self.run_dir), "--build",
                                   "nothing"], capture_output=True, text=True, timeout=BOUND_S)
         self.assertEqual(missing.returncode, 2)

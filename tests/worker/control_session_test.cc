@@ -117,6 +117,30 @@ TEST_F(ControlSessionTest, AReconnectRegistersTheSameInstanceAndQuestionsWait) {
   EXPECT_TRUE(session->end_status().ok());
 }
 
+TEST_F(ControlSessionTest, ACoordinatorThatStaysAwayEndsEvenAWaitWithoutABound) {
+  ControlSession::Options options = Options();
+  options.coordinator_absence_ns = kNsPerSecond / 5;
+  auto session = ControlSession::Open(options);
+  ASSERT_TRUE(session) << session.error();
+  coordinator_.Stop();
+  const auto answer = (*session)->Ask(Arrival(), kNever, "a data lease");
+  ASSERT_FALSE(answer);
+  EXPECT_EQ(answer.error().code(), StatusCode::kUnavailable);
+  EXPECT_THAT(answer.error().message(),
+              AllOf(HasSubstr(coordinator_.address()), HasSubstr("has been away for 0 s")));
+}
+
+TEST_F(ControlSessionTest, ACoordinatorThatIsNotThereIsNamedOnce) {
+  ControlSession::Options options = Options();
+  options.connect_timeout_ns = kNsPerSecond / 5;
+  coordinator_.Stop();
+  const auto session = ControlSession::Open(options);
+  ASSERT_FALSE(session);
+  const std::string& message = session.error().message();
+  EXPECT_THAT(message, HasSubstr("cannot reach the coordinator at " + coordinator_.address()));
+  EXPECT_EQ(message.find("cannot reach"), message.rfind("cannot reach")) << message;
+}
+
 TEST_F(ControlSessionTest, ACoordinatorOfAnotherRunEndsThisLife) {
   auto session = Open();
   ASSERT_TRUE(session);

@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 #include <random>
+#include <string_view>
 #include <utility>
 
 namespace slackline::worker {
@@ -33,6 +34,14 @@ std::string HostName() {
   // A name that is cut off is still a name.
   if (gethostname(name, sizeof name - 1) != 0) return "unknown";
   return name;
+}
+
+// Why one slice of connecting failed, without its own "cannot reach ... after 5 s: ".
+std::string SliceReason(const Status& status) {
+  static constexpr std::string_view kAfter = " s: ";
+  const std::string& message = status.message();
+  const size_t after = message.find(kAfter);
+  return after == std::string::npos ? message : message.substr(after + kAfter.size());
 }
 
 bool WorthRetrying(StatusCode code) {
@@ -93,9 +102,11 @@ Status ControlSession::Connect(TimeNs deadline_ns) {
   callbacks.on_lost = [this](const Status&) {
     MutexLock lock(mutex_);
     joined_ = false;
+    absent_since_ = time_.NowNs();
   };
   callbacks.on_reconnected = [this] {
     MutexLock lock(mutex_);
+    absent_since_ = kNever;
     // Before the first registration there is nothing to repeat: whoever asks, asks again.
     (has_registered_ ? register_again_ : joined_) = true;
     Changed();
@@ -116,9 +127,9 @@ Status ControlSession::Connect(TimeNs deadline_ns) {
       return Unavailable(
           "cannot reach the coordinator at " + options_.coordinator + " after " +
           std::to_string((time_.NowNs() - started_ns) / kNsPerSecond) +
-          " s (is it running, and is --coordinator right?): " + client.error().message());
+          " s (is it running, and is --coordinator right?): " + SliceReason(client.error()));
     }
-    SayWaiting("the coordinator at " + options_.coordinator + " (" + client.error().message() +
+    SayWaiting("the coordinator at " + options_.coordinator + " (" + SliceReason(client.error()) +
                ")");
   }
 }

@@ -40,6 +40,8 @@ class ControlSession {
     TimeNs connect_timeout_ns = 15 * kNsPerSecond;
     TimeNs start_timeout_ns = 120 * kNsPerSecond;  // For a free rank, and for the start.
     TimeNs report_ns = 5 * kNsPerSecond;           // Between lines about one wait.
+    // A coordinator that is away for longer will not come back: Unavailable ends this life.
+    TimeNs coordinator_absence_ns = 600 * kNsPerSecond;
     std::function<void(const std::string&)> on_wait;
     std::function<void(const Status&)> on_ended;           // Once.
     std::function<void(const control::ShardMap&)> on_map;  // Each newer one, after the start.
@@ -119,6 +121,7 @@ class ControlSession {
   // On the session's own thread:
   void RunHeartbeats();
   void RegisterAgain();
+  bool CoordinatorIsLost() const SLACKLINE_REQUIRES(mutex_);
   void Beat();
 
   const Options options_;
@@ -132,6 +135,7 @@ class ControlSession {
   bool has_registered_ SLACKLINE_GUARDED_BY(mutex_) = false;
   bool joined_ SLACKLINE_GUARDED_BY(mutex_) = false;  // Registered on the present connection.
   bool register_again_ SLACKLINE_GUARDED_BY(mutex_) = false;
+  TimeNs absent_since_ SLACKLINE_GUARDED_BY(mutex_) = kNever;  // Of the coordinator.
   bool leaving_ SLACKLINE_GUARDED_BY(mutex_) = false;
   bool stop_ SLACKLINE_GUARDED_BY(mutex_) = false;
   bool beat_now_ SLACKLINE_GUARDED_BY(mutex_) = false;

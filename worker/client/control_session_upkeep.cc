@@ -85,10 +85,13 @@ void ControlSession::RunHeartbeats() {
   TimeNs next_beat_ns = time_.NowNs();
   for (;;) {
     bool register_now = false;
+    bool lost = false;
     {
       MutexLock lock(mutex_);
       for (;;) {
         if (stop_) return;
+        lost = end_.ok() && CoordinatorIsLost();
+        if (lost) break;
         register_now = register_again_ && !registration_open_;
         if (register_now) break;
         const TimeNs left_ns = next_beat_ns - time_.NowNs();
@@ -98,13 +101,20 @@ void ControlSession::RunHeartbeats() {
         changed_.WaitFor(lock, may_beat ? left_ns : interval_ns);
       }
     }
-    if (register_now) {
+    if (lost) {
+      End(Unavailable("the coordinator at " + options_.coordinator + " has been away for " +
+                      std::to_string(options_.coordinator_absence_ns / kNsPerSecond) + " s"));
+    } else if (register_now) {
       RegisterAgain();
     } else {
       next_beat_ns = time_.NowNs() + interval_ns;
       Beat();
     }
   }
+}
+
+bool ControlSession::CoordinatorIsLost() const {
+  return absent_since_ != kNever && time_.NowNs() - absent_since_ > options_.coordinator_absence_ns;
 }
 
 void ControlSession::RegisterAgain() {

@@ -104,6 +104,9 @@ int main(int argc, char** argv) {
                          .summary = "Softmax regression on synthetic data, as one worker.",
                          .examples = "slackline-example --coordinator=127.0.0.1:4700",
                          .groups = {{"Training", {"coordinator", "steps", "staleness", "batch"}}}});
+  slackline::ExitOnFlagError(slackline::CheckRange("steps", FLAGS_steps, 1, 1e9));
+  slackline::ExitOnFlagError(slackline::CheckRange("staleness", FLAGS_staleness, -1, 1e6));
+  slackline::ExitOnFlagError(slackline::CheckRange("batch", FLAGS_batch, 1, 1e6));
   slackline::InitLogging("slackline-example");
   const slackline::Status status = slackline::Train();
   if (!status.ok()) std::fprintf(stderr, "%s\n", status.message().c_str());

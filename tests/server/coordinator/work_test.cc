@@ -329,6 +329,20 @@ TEST(Resume, ShardsRestoreAndTrainingGoesOnAfterTheCut) {
   EXPECT_TRUE(cluster.Logged("--staleness was 0, is 2"));
 }
 
+TEST(Resume, ACheckpointThatAServerCannotReadIsNotRecommended) {
+  Cluster cluster(ResumeOptions());
+  Cluster::Peer& server = cluster.AddServer("s");
+  server.applies = false;
+  Cluster::Peer& worker = cluster.AddWorker("w");
+  cluster.Declare(worker);
+  cluster.Run(kNsPerSecond);
+  cluster.Leave(server, /*done=*/false, "shard-00000-of-00001.safetensors: damaged");
+  ASSERT_NE(worker.shutdown(), nullptr);
+  EXPECT_THAT(worker.shutdown()->reason(),
+              testing::AllOf(HasSubstr("damaged"), testing::Not(HasSubstr("--resume")),
+                             testing::Not(HasSubstr("lost with it"))));
+}
+
 TEST(Resume, AnotherModelIsRefused) {
   Cluster cluster(ResumeOptions());
   control::JobSpec job = SmallJob();
