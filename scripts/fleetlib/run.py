@@ -245,7 +245,7 @@ class Fleet:
                 raise Stop(f"{worker.label} died before training began")
         if all(worker.poll() not in (None, 0) for worker in self._workers) and (
                 self._page().get("phase") not in ("ending", "ended")):
-            raise Stop("no worker is left")
+            raise Stop("no worker is left" + self._resume_hint(self._page()))
 
     def _finish(self):
         """The coordinator has gone: the job is over, well or not."""
