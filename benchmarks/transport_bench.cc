@@ -18,6 +18,7 @@
 #include "benchmarks/transport_peer.h"
 #include "common/flags.h"
 #include "common/thread.h"
+#include "transport/address.h"
 
 DEFINE_string(sizes, "64,4096,65536,1048576,4194304",
               "payload bytes to measure, a list with commas");
@@ -143,6 +144,11 @@ void Answer(AnsweringEnd& end, const std::atomic<bool>& stop) {
   while (!stop.load(std::memory_order_relaxed)) end.endpoint().Poll(kNsPerSecond);
 }
 
+Status CheckAddress(std::string_view flag, const std::string& value) {
+  if (value.empty() || transport::ParseAddress(value, "tcp")) return OkStatus();
+  return FlagStatus(flag, value, "tcp://host:port");
+}
+
 }  // namespace
 
 int RunTransport(int argc, char** argv) {
@@ -159,6 +165,8 @@ int RunTransport(int argc, char** argv) {
   ExitOnFlagError(CheckRange("window", FLAGS_window, 0, transport::kMaxOpenRequests));
   ExitOnFlagError(CheckRange("milliseconds", FLAGS_milliseconds, 1, 60'000));
   ExitOnFlagError(CheckRange("repetitions", FLAGS_repetitions, 1, 1000));
+  ExitOnFlagError(CheckAddress("listen", FLAGS_listen));
+  ExitOnFlagError(CheckAddress("connect", FLAGS_connect));
   ExitOnFlagError(CheckJsonPath(FLAGS_json));
   const auto sizes = ParseSizes(FLAGS_sizes);
   if (!sizes) {

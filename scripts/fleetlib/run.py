@@ -17,6 +17,7 @@ PORT_FILE_TIMEOUT_S = 15
 COORDINATOR_PATIENCE_S = 8
 OTHERS_PATIENCE_S = 10
 EXIT_INTERRUPTED = 130
+BEFORE_TRAINING = (None, "gathering", "placing")  # Phases of the coordinator's page; None: no page.
 
 
 class Stop(Exception):
@@ -87,6 +88,7 @@ class Fleet:
     def run(self):
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, lambda number, _frame: self._signals.append(number))
+        unused = False
         try:
             self._start()
             code = self._watch()
@@ -94,11 +96,15 @@ class Fleet:
             self._report.event(f"{'stopped' if stop.code == EXIT_INTERRUPTED else 'failed'}: "
                                f"{stop.reason}")
             code = stop.code
+            unused = code == 2 and self._page().get("phase") in BEFORE_TRAINING
         except OSError as error:
             self._report.event(f"failed: {error}")
             code = 1
         finally:
             self._end()
+        if unused and not self._options.resume:
+            # The same command with the right argument shall find the directory as this one did.
+            rundir.discard(self._run_dir)
         return code
 
     def _start(self):
@@ -221,7 +227,7 @@ class Fleet:
             self._tell_death(process)
             if process.poll() == 2:
                 raise Stop(f"{process.label} was given a wrong argument", 2)
-            deaths.append((process, phase in (None, "gathering", "placing")))
+            deaths.append((process, phase in BEFORE_TRAINING))
         return deaths
 
     def _watch_servers(self):

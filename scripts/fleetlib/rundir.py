@@ -91,3 +91,12 @@ def clean(run_dir):
     for name in DIRECTORIES:
         if (run_dir / name).is_dir():
             shutil.rmtree(run_dir / name)
+
+
+def discard(run_dir):
+    """Removes what a run that never began has left, and the directory if nothing else is in it."""
+    clean(run_dir)
+    try:
+        run_dir.rmdir()
+    except OSError:
+        pass  # The user keeps something there.

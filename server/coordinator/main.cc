@@ -11,6 +11,7 @@
 #include "server/coordinator/coordinator_process.h"
 #include "server/coordinator/limits.h"
 #include "server/coordinator/text.h"
+#include "transport/address.h"
 
 DEFINE_int32(port, 0, "port to listen on; 0 takes a free one");
 DEFINE_string(host, "127.0.0.1", "address to listen on");
@@ -84,6 +85,9 @@ coordinator::ProcessOptions OptionsFromFlags() {
 }
 
 int PrintStatus() {
+  if (!slackline::transport::ParseHostPort(FLAGS_status)) {
+    ExitOnFlagError(slackline::FlagStatus("status", FLAGS_status, "host:port"));
+  }
   const auto page = coordinator::FetchStatus(FLAGS_status, kStatusTimeout);
   if (!page) {
     std::fprintf(stderr, "slackline-coordinator: %s\n", page.error().message().c_str());

@@ -130,6 +130,10 @@ class FleetTest(unittest.TestCase):
         self.scenario(coordinator={"phases": [["gathering", 20]]},
                       worker_0={"after": 0, "code": 2, "output": "--steps=x: expected a number"})
         self.assertIn("--steps=x: expected", self.run_fleet("--", "--steps=x", code=2).stdout)
+        # The corrected command needs no --overwrite.
+        (self.bin / "ended").unlink(missing_ok=True)
+        self.scenario()
+        self.run_fleet("--", "--steps=10")
 
     def test_a_coordinator_that_does_not_start(self):
         self.scenario(coordinator={"refuses": True, "code": 1, "output": "port in use"})

@@ -14,6 +14,7 @@
 
 #include "common/flags.h"
 #include "common/random.h"
+#include "transport/address.h"
 #include "worker/client/client.h"
 
 DEFINE_string(coordinator, "127.0.0.1:4700", "host:port of slackline-coordinator");
@@ -107,6 +108,10 @@ int main(int argc, char** argv) {
   slackline::ExitOnFlagError(slackline::CheckRange("steps", FLAGS_steps, 1, 1e9));
   slackline::ExitOnFlagError(slackline::CheckRange("staleness", FLAGS_staleness, -1, 1e6));
   slackline::ExitOnFlagError(slackline::CheckRange("batch", FLAGS_batch, 1, 1e6));
+  if (!slackline::transport::ParseHostPort(FLAGS_coordinator)) {
+    slackline::ExitOnFlagError(
+        slackline::FlagStatus("coordinator", FLAGS_coordinator, "host:port"));
+  }
   slackline::InitLogging("slackline-example");
   const slackline::Status status = slackline::Train();
   if (!status.ok()) std::fprintf(stderr, "%s\n", status.message().c_str());

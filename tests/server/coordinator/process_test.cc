@@ -171,6 +171,12 @@ TEST(Process, WrongFlagsExitWithTwo) {
   }
 }
 
+TEST(Process, AnAddressThatIsNoneIsAFlagError) {
+  const SubprocessResult result = RunProgram({SLACKLINE_COORDINATOR, "--status=nowhere"});
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_EQ(result.err, "--status=nowhere: expected host:port\n");
+}
+
 TEST(Process, NothingToResumeFromIsOneLine) {
   const slackline::testing::TempDirectory directory;
   const SubprocessResult result =
