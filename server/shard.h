@@ -13,8 +13,8 @@
 // handler any more once the shard is gone.
 // Allocation: after InstallMap and InstallView, requests allocate nothing.
 // Bounds: channels, open requests, receive slots and held pushes are tables of fixed size; what
-// does not fit is told to wait (Landing::Later) or to come again (kBusy). A peer that does not read
-// its replies for `stalled_reader_timeout_ns` loses its channel: no wait in here outlasts that.
+// does not fit is told to wait (Landing::Later) or to come again (kBusy). A peer that reads none
+// of its replies for `stalled_reader_timeout_ns` loses its channel: no wait in here outlasts that.
 #pragma once
 
 #include <cstdint>

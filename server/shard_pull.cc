@@ -165,6 +165,8 @@ void Shard::OnReplySent(transport::Channel& channel, uint64_t request_id) {
   for (uint32_t index = peer->sending; index != kNoRequest; index = requests_->at(index).next) {
     if (requests_->at(index).header.request_id != request_id) continue;
     DropRequest(index);
+    // Progress: the next reply's time to leave begins when it is the first in line.
+    if (peer->sending != kNoRequest) requests_->at(peer->sending).since = time_.NowNs();
     break;
   }
   Settle();

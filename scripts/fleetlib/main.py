@@ -72,8 +72,15 @@ def staleness(text):
     return text
 
 
+class Parser(argparse.ArgumentParser):
+    """A wrong argument is one line; argparse would print the usage before it."""
+
+    def error(self, message):
+        self.exit(2, f"{self.prog}: {message} (--help lists all)\n")
+
+
 def make_parser():
-    parser = argparse.ArgumentParser(prog="fleet", description=DESCRIPTION, allow_abbrev=False,
+    parser = Parser(prog="fleet", description=DESCRIPTION, allow_abbrev=False,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True, metavar="run|status|stop")
     add_run(commands)

@@ -363,6 +363,23 @@ TEST(ShardPins, AReaderThatNeverReadsLosesItsChannel) {
   EXPECT_NE(t.ReplyTo(2, c), nullptr);
 }
 
+TEST(ShardPins, ASlowReaderThatGoesOnKeepsItsChannel) {
+  ShardHarness t(TestMap(TestJob(-1), {1}), 1);
+  t.InitAll(0);
+  const uint64_t first = t.Pull(0, 0, 0);
+  const uint64_t second = t.PushPull(0, 0, 0, {3});
+  t.time.now += 20 * kNsPerSecond;
+  t.shard->OnTick(t.time.now);
+  t.shard->OnReplySent(t.channel(0), first);
+  t.time.now += 20 * kNsPerSecond;
+  t.shard->OnTick(t.time.now);
+  EXPECT_FALSE(t.channel(0).closed) << "it read a reply 20 s ago";
+  EXPECT_NE(t.ReplyTo(0, second), nullptr);
+  t.time.now += 20 * kNsPerSecond;
+  t.shard->OnTick(t.time.now);
+  EXPECT_TRUE(t.channel(0).closed);
+}
+
 TEST(ShardPins, AViewThatClosesARoundWaitsForACopy) {
   ShardHarness t(TestMap(TestJob(0), {1}), 3);
   t.InitAll(0);
