@@ -36,9 +36,10 @@ def page(phase, reason, failed):
                      "staleness_max": 3, "eta_s": 65.0}}
 
 
-def write(path, value):
+def write(path, text):
+    """Atomically, as the real programs do: a reader never sees half a file."""
     temporary = path.with_suffix(".new")
-    temporary.write_text(json.dumps(value))
+    temporary.write_text(text)
     os.replace(temporary, path)
 
 
@@ -50,10 +51,10 @@ def coordinate(scenario, values):
         print(scenario["output"], flush=True)
     if scenario.get("refuses"):
         sys.exit(scenario["code"])
-    Path(values["port_file"]).write_text("4711\n")
+    write(Path(values["port_file"]), "4711\n")
     code = scenario.get("code", 0)
     for phase, seconds in scenario.get("phases", [["running", 0.5]]):
-        write(run_dir / "status.json", page(phase, "", False))
+        write(run_dir / "status.json", json.dumps(page(phase, "", False)))
         end = time.monotonic() + seconds
         while time.monotonic() < end and not stopped:
             time.sleep(0.01)
@@ -61,7 +62,7 @@ def coordinate(scenario, values):
         (run_dir / "summary.json").write_text(json.dumps({"steps": 10, "validation_loss": None}))
         (run_dir / "sample.txt").write_text("once upon a time\n")
     reason = "interrupted" if stopped else scenario.get("reason", "the job is complete")
-    write(run_dir / "status.json", page("ended", reason, code != 0))
+    write(run_dir / "status.json", json.dumps(page("ended", reason, code != 0)))
     (HERE / "ended").touch()
     sys.exit(1 if stopped else code)
 
