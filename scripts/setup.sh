@@ -17,6 +17,8 @@ readonly packages=(
   libgtest-dev libgmock-dev libbenchmark-dev clang clang-format libclang-rt-14-dev iperf3
   # Scripts.
   python3 openssh-client
+  # RDMA without a NIC (scripts/soft_roce), and its peers.
+  qemu-system-x86 busybox-static iproute2 rdma-core ibverbs-providers ibverbs-utils perftest
 )
 # Packages that scripts/prepare_data unpacks without installing them: apt must know them.
 readonly data_packages=(r-cran-janeaustenr python3-sklearn)

@@ -1,0 +1,1 @@
+"""What scripts/soft_roce is made of. Standard library only."""
