@@ -20,6 +20,9 @@ run_preset() {
     { grep -E -A12 'FAILED|error' "build/${preset}-build.log" | head -n 80; exit 1; }
   echo "== ${preset}: test"
   ctest --preset "${preset}" --no-tests=error
+  # Each transport's share of the conformance suite; ctest keeps the output of tests that pass.
+  sed -n 's/^transport conformance over /== conformance over /p' \
+    "build/${preset}/Testing/Temporary/LastTest.log"
 }
 
 # Seconds that each fuzzer explores beyond its committed corpus.

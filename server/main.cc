@@ -34,9 +34,9 @@ ServerOptions OptionsFromFlags() {
   if (FLAGS_host.empty()) {
     ExitOnFlagError(FlagStatus("host", FLAGS_host, "an address to listen on"));
   }
-  if (!slackline::transport::CreateEndpoint(FLAGS_transport)) {
+  if (!slackline::transport::CheckTransportName(FLAGS_transport).ok()) {
     ExitOnFlagError(FlagStatus("transport", FLAGS_transport,
-                               "one of " + std::string(slackline::transport::TransportNames())));
+                               "one of " + slackline::transport::TransportNames()));
   }
   // Last, so that a wrong value is named even where a cluster was not.
   if (!slackline::transport::ParseHostPort(FLAGS_coordinator)) {

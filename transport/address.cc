@@ -54,14 +54,28 @@ std::string Address::ToString() const {
   return text + ":" + std::to_string(port);
 }
 
+std::vector<std::string_view> SplitAlternatives(std::string_view text) {
+  std::vector<std::string_view> parts;
+  for (size_t start = 0; start <= text.size();) {
+    const size_t end = std::min(text.find(',', start), text.size());
+    if (end == start || parts.size() == kMaxAlternatives) return {};
+    parts.push_back(text.substr(start, end - start));
+    start = end + 1;
+  }
+  return parts;
+}
+
 Result<Address> ParseAddress(std::string_view text, std::string_view scheme) {
   const std::string prefix = std::string(scheme) + "://";
   const std::string expected = prefix + "host:port";
-  if (!text.starts_with(prefix)) return Err(NotAnAddress(text, expected));
-  SLACKLINE_ASSIGN_OR_RETURN(Address address,
-                             ParseParts(text.substr(prefix.size()), text, expected));
-  address.scheme = scheme;
-  return address;
+  for (const std::string_view part : SplitAlternatives(text)) {
+    if (!part.starts_with(prefix)) continue;
+    SLACKLINE_ASSIGN_OR_RETURN(Address address,
+                               ParseParts(part.substr(prefix.size()), text, expected));
+    address.scheme = scheme;
+    return address;
+  }
+  return Err(NotAnAddress(text, expected));
 }
 
 Result<Address> ParseHostPort(std::string_view text) { return ParseParts(text, text, "host:port"); }

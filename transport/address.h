@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "common/status.h"
 
@@ -25,8 +26,15 @@ struct Address {
   friend bool operator==(const Address&, const Address&) = default;
 };
 
-// Parses "scheme://host:port". InvalidArgument: says what was expected and found, also when the
-// scheme is another one than `scheme`.
+// Bound on the ways into one endpoint that an address may list.
+inline constexpr size_t kMaxAlternatives = 8;
+
+// "shm://...,tcp://...": an endpoint with several ways in lists them with commas between. Empty: a
+// list that is empty, too long or has an empty item.
+std::vector<std::string_view> SplitAlternatives(std::string_view text);
+
+// Parses "scheme://host:port"; of several alternatives the one of `scheme`. InvalidArgument: says
+// what was expected and found, also when there is only another scheme.
 Result<Address> ParseAddress(std::string_view text, std::string_view scheme);
 
 // Parses "host:port". InvalidArgument as above.

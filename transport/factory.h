@@ -1,12 +1,15 @@
 // Makes an endpoint from its transport's name, so that servers and workers choose one by a flag.
+// A new transport is one line in the table of factory.cc.
 // Threading: thread-safe.
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <string_view>
 
 #include "common/status.h"
+#include "transport/poll_mode.h"
 #include "transport/transport.h"
 
 namespace slackline::transport {
@@ -14,14 +17,19 @@ namespace slackline::transport {
 struct EndpointOptions {
   // Bound on the bytes that Endpoint::Allocate hands out at one time.
   uint64_t max_region_bytes = uint64_t{256} << 30;
+  // How a waiting Poll() waits. TCP by itself always sleeps.
+  PollMode poll_mode = PollMode::kAdaptive;
 };
 
-// `name` is the value of --transport, today "tcp". (The simulator is not made here: its endpoints
-// share a network that their test owns.) InvalidArgument names the transports there are.
+// `name` is the value of --transport. "auto" picks for each peer: shared memory on one host, else
+// TCP. (The simulator is not made here: its endpoints share a network that their test owns.)
+// InvalidArgument names the transports there are; other errors: this machine does not have it.
 Result<std::unique_ptr<Endpoint>> CreateEndpoint(std::string_view name,
                                                  const EndpointOptions& options = {});
 
-// "tcp": for messages about flags.
-std::string_view TransportNames();
+// OK, or InvalidArgument: not a transport's name.
+Status CheckTransportName(std::string_view name);
+// "auto, shm, tcp": for messages about flags.
+std::string TransportNames();
 
 }  // namespace slackline::transport

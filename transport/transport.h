@@ -1,11 +1,13 @@
 // The transport interface: requests and replies, each a header and at most one payload, between a
-// worker's channels and a shard's endpoint. tcp, sim (and later shm and rdma) implement it; one
-// conformance suite tests them all.
+// worker's channels and a shard's endpoint. tcp, shm, auto (which picks one for each peer) and sim
+// implement it; one conformance suite tests them all.
 //
 // Zero copy: the caller of a request names the memory where the reply's payload must land, and the
 // receiver of a request is asked where its payload shall land, after the header and before the
 // payload. Memory that is used for I/O comes from Endpoint::Allocate, so that a transport can
-// register it. Between tensor memory and the wire no payload is copied in user space.
+// register or share it; a transport may refuse to send from other memory (InvalidArgument). Between
+// tensor memory and the wire no payload is copied in user space: over shared memory the one copy
+// from tensor memory to landing is the transfer itself.
 //
 // Threading: an Endpoint, its Channels and its handler belong to one thread, the one that calls
 // Poll(); every callback runs inside Poll() on that thread. Only Wake() may be called from others.
@@ -74,6 +76,9 @@ class Channel {
   virtual void Close() = 0;
   // For messages: "tcp://10.0.0.2:4711" of the other end.
   virtual std::string_view peer() const = 0;
+  // Bytes that this channel has moved, either way, parts of messages included: as long as it grows,
+  // the peer is alive. 0 where messages move whole.
+  virtual uint64_t bytes_moved() const { return 0; }
   // A free pointer for the handler; null at first.
   void set_context(void* context) { context_ = context; }
   void* context() const { return context_; }
@@ -144,10 +149,12 @@ class Endpoint {
   virtual void set_handler(Handler* handler) = 0;
 
   // Accepts connections at `address` ("tcp://0.0.0.0:0" takes a free port). Returns the address
-  // with the port that was taken. AlreadyExists: port in use; InvalidArgument: not an address.
+  // with the port that was taken; where there are several ways in, all of them with commas between.
+  // AlreadyExists: port in use; InvalidArgument: not an address.
   virtual Result<std::string> Listen(std::string_view address) = 0;
 
   // Starts a connection; OnOpened or OnClosed follows. The channel may not be used before OnOpened.
+  // `address` is what a Listen returned: of several ways the endpoint takes one that it has.
   // Gives up after `timeout_ns`. InvalidArgument: not an address.
   virtual Result<Channel*> Connect(std::string_view address, TimeNs timeout_ns) = 0;
 

@@ -13,11 +13,13 @@
 
 #include "common/codec/codec.h"
 #include "common/flags.h"
+#include "transport/factory.h"
 
 DEFINE_string(mode, "train", "train, evaluate or generate");
 DEFINE_string(coordinator, "", "host:port of the coordinator; needed to train");
 DEFINE_int32(rank, -1, "rank to take; -1: any free one");
-DEFINE_string(transport, "tcp", "how to reach the servers: tcp");
+DEFINE_string(transport, "tcp",
+              "how to reach the servers; auto takes the fastest way that both ends have");
 DEFINE_double(connect_timeout_s, 15, "how long to look for the coordinator");
 DEFINE_double(start_timeout_s, 120, "how long to wait for all servers and workers");
 DEFINE_double(stall_timeout_s, 60, "how long a server may leave a request without any answer");
@@ -248,7 +250,10 @@ void CheckCommonFlags() {
 }
 
 void CheckTrainingFlags() {
-  CheckChoice("transport", FLAGS_transport, {"tcp"});
+  if (!transport::CheckTransportName(FLAGS_transport).ok()) {
+    ExitOnFlagError(
+        FlagStatus("transport", FLAGS_transport, "one of " + transport::TransportNames()));
+  }
   CheckChoice("async_scale", FLAGS_async_scale, {"mean", "sum"});
   CheckChoice("optimizer", FLAGS_optimizer,
               {"sgd", "momentum", "nesterov", "adam", "adamw", "adagrad"});

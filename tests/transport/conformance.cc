@@ -1,7 +1,9 @@
 #include "tests/transport/conformance.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <cstring>
+#include <string_view>
 
 namespace slackline::transport {
 
@@ -61,6 +63,24 @@ bool HasPattern(ConstBytes bytes, uint64_t seed) {
   }
   return true;
 }
+
+// At the end of a run: how many of the suite's cases each transport has passed.
+class CountPrinter final : public testing::Environment {
+ public:
+  void TearDown() override {
+    const testing::UnitTest& all = *testing::UnitTest::GetInstance();
+    for (int i = 0; i < all.total_test_suite_count(); ++i) {
+      const testing::TestSuite& suite = *all.GetTestSuite(i);
+      const std::string_view name = suite.name();
+      if (!name.ends_with("/TransportTest") || suite.test_to_run_count() == 0) continue;
+      std::printf("transport conformance over %.*s: %d of %d cases passed\n",
+                  static_cast<int>(name.size() - std::string_view("/TransportTest").size()),
+                  name.data(), suite.successful_test_count(), suite.test_to_run_count());
+    }
+  }
+};
+const testing::Environment* const count_printer =
+    testing::AddGlobalTestEnvironment(new CountPrinter);  // GoogleTest frees it.
 
 TransportTest::TransportTest() : fixture(GetParam().make()) {
   server = fixture->MakeEndpoint();

@@ -30,6 +30,8 @@ class TransportFixture {
   virtual std::string NobodyAddress() = 0;
   // Not addresses of this transport.
   virtual std::vector<std::string> BadAddresses() = 0;
+  // What a channel to `address` says of its other end.
+  virtual std::string PeerName(const std::string& address) { return address; }
   // Polls the endpoints in turn until `done` or until the transport's patience ends (false).
   virtual bool PumpUntil(const std::vector<Endpoint*>& endpoints,
                          const std::function<bool()>& done) = 0;

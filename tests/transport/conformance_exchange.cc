@@ -14,7 +14,7 @@ TEST_P(TransportTest, OpensAndNamesBothEnds) {
   ASSERT_NE(channel, nullptr);
   EXPECT_EQ(server_handler.opened.size(), 1u);
   EXPECT_EQ(client_handler.opened.size(), 1u);
-  EXPECT_EQ(channel->peer(), address);
+  EXPECT_EQ(channel->peer(), fixture->PeerName(address));
   EXPECT_FALSE(server_handler.opened[0]->peer().empty());
   EXPECT_EQ(client->name(), GetParam().name);
   EXPECT_EQ(channel->context(), nullptr);

@@ -31,6 +31,17 @@ TEST(AddressTest, MessagesSayWhatIsExpected) {
   EXPECT_LT(ParseHostPort(std::string(100'000, 'x')).error().message().size(), 200u);
 }
 
+TEST(AddressTest, AListGivesTheWayOfItsScheme) {
+  const std::string list = "shm://8f14e45f:7,tcp://h:9";
+  EXPECT_EQ(ParseAddress(list, "tcp")->ToString(), "tcp://h:9");
+  EXPECT_EQ(ParseAddress(list, "shm")->ToString(), "shm://8f14e45f:7");
+  EXPECT_FALSE(ParseAddress(list, "rdma"));
+  EXPECT_EQ(SplitAlternatives(list).size(), 2u);
+  for (const char* bad : {"", ",", "tcp://h:1,", ",tcp://h:1", "a,b,c,d,e,f,g,h,i"}) {
+    EXPECT_TRUE(SplitAlternatives(bad).empty()) << bad;
+  }
+}
+
 TEST(PeerLogTest, OneLineAPeerAndMinute) {
   PeerLog log;
   uint64_t suppressed = 0;

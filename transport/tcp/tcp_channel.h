@@ -52,6 +52,7 @@ class TcpChannel final : public Channel {
   void ResumeReceiving() override;
   void Close() override;
   std::string_view peer() const override { return peer_; }
+  uint64_t bytes_moved() const override { return bytes_moved_; }
 
   // ---- For the endpoint ----
   // Tries the addresses in turn until the deadline; reports OnOpened or OnClosed inside Poll().
@@ -138,6 +139,7 @@ class TcpChannel final : public Channel {
   MutableBytes landing_;       // Whole.
   size_t payload_filled_ = 0;  // Of header_.payload_bytes.
   TimeNs read_progress_ns_ = 0;
+  uint64_t bytes_moved_ = 0;
 
   uint32_t read_misses_ = 0;  // Reads in a row that would have blocked.
   bool read_waiting_ = false, write_waiting_ = false;

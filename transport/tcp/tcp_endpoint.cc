@@ -1,12 +1,13 @@
 #include "transport/tcp/tcp_endpoint.h"
 
+#include <fcntl.h>
 #include <glog/logging.h>
 
 #include <algorithm>
 #include <boost/asio/post.hpp>
 #include <chrono>
 
-#include "transport/tcp/mapped_region.h"
+#include "transport/mapped_region.h"
 
 namespace slackline::transport {
 namespace {
@@ -45,6 +46,10 @@ TcpEndpoint::~TcpEndpoint() {
     boost::system::error_code ignored;
     listener->acceptor.close(ignored);
   }
+  for (auto& watch : watches_) {
+    boost::system::error_code ignored;
+    watch->descriptor.close(ignored);
+  }
   // Every wait was cancelled above: its handler is ready and only lowers a counter, since channels
   // are closed. Run, they leave their slots, which die with channels and listeners.
   io_.poll();
@@ -81,6 +86,7 @@ void TcpEndpoint::RunReactor(TimeNs max_wait_ns) {
   const TimeNs wait_ns = std::min(max_wait_ns, next_deadline_ns_ - now_ns_);
   if (wait_ns > 0 && !woken_) {
     ++io_stats_.sleeps;
+    RearmWatches();
     (void)io_.run_one_for(std::chrono::nanoseconds(wait_ns));
     now_ns_ = time_.NowNs();
     // Other handlers that became ready run at the next visit; looking for them now would cost a
@@ -90,6 +96,28 @@ void TcpEndpoint::RunReactor(TimeNs max_wait_ns) {
   reactor_visit_ns_ = now_ns_;
   size_t ran = 0;
   while (ran < kMaxReactorHandlers && io_.poll_one() > 0) ++ran;
+}
+
+Status TcpEndpoint::Watch(int fd) {
+  // Its own, since Asio closes it.
+  const int own = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+  if (own < 0) return ErrnoStatus(errno, "duplicating a descriptor to watch");
+  watches_.push_back(std::make_unique<WatchedFd>(io_));
+  boost::system::error_code error;
+  watches_.back()->descriptor.assign(own, error);
+  return error ? ErrnoStatus(error.value(), "watching a descriptor") : OkStatus();
+}
+
+void TcpEndpoint::RearmWatches() {
+  for (auto& watch : watches_) {
+    if (watch->waiting) continue;
+    watch->waiting = true;
+    watch->descriptor.async_wait(
+        boost::asio::posix::descriptor_base::wait_read,
+        InSlot(watch->slot, [watch = watch.get()](const boost::system::error_code&) {
+          watch->waiting = false;
+        }));
+  }
 }
 
 void TcpEndpoint::ServiceHot() {

@@ -13,6 +13,7 @@
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/posix/basic_stream_descriptor.hpp>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -22,6 +23,7 @@
 
 #include "common/time_source.h"
 #include "transport/address.h"
+#include "transport/member.h"
 #include "transport/peer_log.h"
 #include "transport/socket_options.h"
 #include "transport/tcp/handler_slot.h"
@@ -49,7 +51,7 @@ struct TcpOptions {
   size_t pass_bytes = 4u << 20;
 };
 
-class TcpEndpoint final : public Endpoint {
+class TcpEndpoint final : public Endpoint, public Waiter {
  public:
   static Result<std::unique_ptr<Endpoint>> Create(const TcpOptions& options);
   ~TcpEndpoint() override;
@@ -66,6 +68,9 @@ class TcpEndpoint final : public Endpoint {
   Result<std::unique_ptr<Region>> Allocate(size_t size_bytes) override;
   const EndpointStats& stats() const override { return stats_; }
   std::string_view name() const override { return "tcp"; }
+
+  // ---- Waiter ----
+  Status Watch(int fd) override;
 
   const TcpIoStats& io_stats() const { return io_stats_; }
 
@@ -84,10 +89,18 @@ class TcpEndpoint final : public Endpoint {
     bool waiting = false;
   };
 
+  struct WatchedFd {
+    explicit WatchedFd(boost::asio::io_context& io) : descriptor(io) {}
+    boost::asio::posix::basic_stream_descriptor<boost::asio::io_context::executor_type> descriptor;
+    HandlerSlot slot;
+    bool waiting = false;
+  };
+
   explicit TcpEndpoint(const TcpOptions& options);
 
   // ---- tcp_endpoint.cc ----
   void RunReactor(TimeNs max_wait_ns);
+  void RearmWatches();
   void ServiceHot();
   void SweepDeadlines();
   void Reap();
@@ -123,6 +136,7 @@ class TcpEndpoint final : public Endpoint {
   boost::asio::executor_work_guard<boost::asio::io_context::executor_type> work_;
   Resolver resolver_;
   std::vector<std::unique_ptr<Listener>> listeners_;
+  std::vector<std::unique_ptr<WatchedFd>> watches_;
   std::vector<std::unique_ptr<TcpChannel>> channels_;
   std::vector<std::unique_ptr<TcpChannel>> graveyard_;
   std::vector<TcpChannel*> hot_;
