@@ -109,7 +109,8 @@ class CodecRun {
     const FloatBuffer residual = MakeFloats(count_, 0);
     AddRow("encode_residual", [&] {
       ForEachChunk([&](size_t first, size_t n, std::byte* bytes) {
-        codec.EncodeResidual(&values_[first], n, 1, &residual[first], &residual[first], bytes);
+        codec.EncodeResidual(&values_[first], n, 1, &residual[first], &residual[first],
+                             {.chunk = static_cast<uint32_t>(first / kChunk)}, bytes);
       });
     });
     Row row = std::move(rows_.back());

@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "common/byte_order.h"
+#include "common/codec/arithmetic.h"
 #include "common/codec/block_kernels.h"
 
 namespace slackline {
@@ -17,6 +18,8 @@ constexpr size_t kScaleBytes = sizeof(uint32_t);
 size_t BitsOf(CodecId id) {
   switch (id) {
     case CodecId::kInt8:
+    case CodecId::kFp8E4M3:
+    case CodecId::kFp8E5M2:
       return 8;
     case CodecId::kInt4:
       return 4;
@@ -28,16 +31,32 @@ size_t BitsOf(CodecId id) {
   }
 }
 
-const BlockFormatKernels& KernelsOf(CodecId id) {
+const BlockFormatKernels& KernelsOf(CodecId id, bool stochastic) {
   const BlockKernels& kernels = GetBlockKernels();
-  if (id == CodecId::kInt8) return kernels.int8;
-  return id == CodecId::kInt4 ? kernels.int4 : kernels.onebit;
+  switch (id) {
+    case CodecId::kInt8:
+      return stochastic ? kernels.int8_stochastic : kernels.int8;
+    case CodecId::kInt4:
+      return stochastic ? kernels.int4_stochastic : kernels.int4;
+    case CodecId::kFp8E4M3:
+      return kernels.fp8_e4m3;
+    case CodecId::kFp8E5M2:
+      return kernels.fp8_e5m2;
+    default:
+      return kernels.onebit;
+  }
+}
+
+// The largest code without its sign that is a finite value; 0x7F when all are.
+uint8_t LargestCodeOf(CodecId id) {
+  if (id == CodecId::kFp8E4M3) return E4M3::kLargestCode;
+  return id == CodecId::kFp8E5M2 ? E5M2::kLargestCode : 0x7F;
 }
 
 }  // namespace
 
-BlockCodec::BlockCodec(CodecId id, std::string_view name, size_t block)
-    : id_(id), name_(name), block_(block), bits_(BitsOf(id)) {
+BlockCodec::BlockCodec(CodecId id, std::string_view name, size_t block, bool stochastic)
+    : id_(id), name_(name), block_(block), stochastic_(stochastic), bits_(BitsOf(id)) {
   CHECK(std::has_single_bit(block) && block >= kMinBlock && block <= kMaxBlock) << block;
 }
 
@@ -55,38 +74,35 @@ size_t BlockCodec::EncodedBytes(size_t count) const {
   return CodesOffset(count) + CodeBytes(count);
 }
 
-EncodeStats BlockCodec::Encode(const float* in, size_t count, float scale, std::byte* out) const {
-  return EncodeBlocks(in, count, scale, nullptr, nullptr, out);
-}
-
 EncodeStats BlockCodec::EncodeResidual(const float* in, size_t count, float scale,
                                        const float* residual, float* next_residual,
-                                       std::byte* out) const {
-  return EncodeBlocks(in, count, scale, residual, next_residual, out);
-}
-
-EncodeStats BlockCodec::EncodeBlocks(const float* in, size_t count, float scale,
-                                     const float* residual, float* next_residual,
-                                     std::byte* out) const {
+                                       const EncodeIdentity& identity, std::byte* out) const {
   CHECK_LE(count, kMaxCodedValues);
   StorePayloadHeader(Header(count), out);
   const BlockKernels& kernels = GetBlockKernels();
-  const BlockFormatKernels& format = KernelsOf(id_);
+  const BlockFormatKernels& format = KernelsOf(id_, stochastic_);
+  const uint64_t seed = stochastic_ ? identity.Seed() : 0;
   std::byte* scales = out + kPayloadHeaderBytes;
   std::byte* codes = out + CodesOffset(count);
   const size_t block_bytes = CodeBytes(block_);
   const size_t whole = count / block_ * block_;
   alignas(64) float tile[kMaxBlock];
   EncodeStats stats;
-  const auto encode = [&](const float* from, const float* kept, size_t n, float* values,
-                          std::byte* to) {
+  const auto encode = [&](size_t first, const float* from, const float* kept, size_t n,
+                          float* values, std::byte* to) {
     const float largest = kernels.load(from, kept, block_, scale, values, &stats);
-    const float block_scale = format.encode(values, block_, n, largest, to);
+    const BlockValues block = {.values = values,
+                               .block = block_,
+                               .count = n,
+                               .largest = largest,
+                               .seed = seed,
+                               .first = static_cast<uint32_t>(first)};
+    const float block_scale = format.encode(block, to);
     StoreLe<uint32_t>(scales, std::bit_cast<uint32_t>(block_scale));
     scales += kScaleBytes;
   };
   for (size_t i = 0; i < whole; i += block_, codes += block_bytes) {
-    encode(in + i, residual == nullptr ? nullptr : residual + i, block_,
+    encode(i, in + i, residual == nullptr ? nullptr : residual + i, block_,
            next_residual == nullptr ? tile : next_residual + i, codes);
   }
   if (whole == count) return stats;
@@ -101,7 +117,7 @@ EncodeStats BlockCodec::EncodeBlocks(const float* in, size_t count, float scale,
     std::fill(std::copy_n(residual + whole, rest, tile), tile + block_, 0.0f);
     kept = tile;
   }
-  encode(padded, kept, rest, tile, last);
+  encode(whole, padded, kept, rest, tile, last);
   std::copy_n(last, CodeBytes(rest), codes);
   if (next_residual != nullptr) std::copy_n(tile, rest, next_residual + whole);
   return stats;
@@ -129,6 +145,10 @@ Status BlockCodec::Validate(ConstBytes in, size_t count) const {
       return refuse("a scale that is not finite, negative or too large", block * block_);
     }
   }
+  if (const uint8_t limit = LargestCodeOf(id_); limit != 0x7F) {
+    const size_t index = GetBlockKernels().first_above(&in[CodesOffset(count)], count, limit);
+    if (index != count) return refuse("a value that is not finite", index);
+  }
   // Unused bits of the last byte are zero, so that equal values have equal bytes.
   const size_t used = count * bits_ % 8;
   if (used != 0 && std::to_integer<uint32_t>(in.back()) >> used != 0) {
@@ -147,7 +167,7 @@ void BlockCodec::DecodeAdd(const std::byte* in, size_t count, float scale, float
 
 void BlockCodec::DecodeBlocks(const std::byte* in, size_t count, float scale, bool add,
                               float* out) const {
-  const BlockFormatKernels& format = KernelsOf(id_);
+  const BlockFormatKernels& format = KernelsOf(id_, stochastic_);
   const auto decode = add ? format.decode_add : format.decode;
   const std::byte* scales = in + kPayloadHeaderBytes;
   const std::byte* codes = in + CodesOffset(count);

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "common/byte_order.h"
+#include "common/codec/arithmetic.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "common/codec/block_kernels.cc"
@@ -82,44 +83,124 @@ float Load(const float* in, const float* residual, size_t count, float scale, fl
                              : LoadTile<true>(in, residual, count, scale, out, stats);
 }
 
-// Integers from -levels to levels.
-HWY_INLINE float Quantize(float* values, size_t block, float largest, float levels, int8_t* codes) {
-  if (largest < kSmallestScaled) {
-    std::memset(codes, 0, block);
-    return 0;
-  }
-  const hn::Rebind<int8_t, Floats> d8;
-  const float scale = largest / levels;
-  const Vector scales = hn::Set(d, scale);
-  const Vector inverse = hn::Set(d, levels / largest);
-  for (size_t i = 0; i < block; i += kLanes) {
-    const Vector value = hn::LoadU(d, values + i);
-    const auto code = hn::NearestInt(hn::Mul(value, inverse));
-    hn::StoreU(hn::DemoteTo(d8, code), d8, codes + i);
-    hn::StoreU(hn::Sub(value, hn::Mul(hn::ConvertTo(d, code), scales)), d, values + i);
-  }
-  return scale;
+// RandomBits of common/codec/arithmetic.h, for positions first, first + 1, ...
+HWY_INLINE hn::Vec<Uints> RandomBitsFrom(uint64_t seed, uint32_t first) {
+  const Uints du;
+  const auto position =
+      hn::Xor(hn::Iota(du, first), hn::Set(du, static_cast<uint32_t>(seed >> 32)));
+  auto x = hn::Add(hn::Mul(position, hn::Set(du, 0x9E3779B9u)),
+                   hn::Set(du, static_cast<uint32_t>(seed)));
+  x = hn::Mul(hn::Xor(x, hn::ShiftRight<16>(x)), hn::Set(du, 0x7FEB352Du));
+  x = hn::Mul(hn::Xor(x, hn::ShiftRight<15>(x)), hn::Set(du, 0x846CA68Bu));
+  return hn::Xor(x, hn::ShiftRight<16>(x));
 }
 
-float EncodeInt8(float* values, size_t block, size_t /*count*/, float largest, std::byte* codes) {
-  return Quantize(values, block, largest, 127, reinterpret_cast<int8_t*>(codes));
+// Integers from -most to most.
+template <bool kStochastic>
+HWY_INLINE float Quantize(const BlockValues& in, int32_t most, int8_t* codes) {
+  const BlockScale block = ScaleOfBlock(in.largest, static_cast<float>(most));
+  if (block.scale == 0) {
+    std::memset(codes, 0, in.block);
+    return 0;
+  }
+  const Ints di;
+  const hn::Rebind<int8_t, Floats> d8;
+  const Vector scales = hn::Set(d, block.scale);
+  const Vector inverse = hn::Set(d, block.inverse);
+  for (size_t i = 0; i < in.block; i += kLanes) {
+    const Vector value = hn::LoadU(d, in.values + i);
+    Vector scaled = hn::Mul(value, inverse);
+    if constexpr (kStochastic) {
+      const auto bits =
+          hn::BitCast(di, RandomBitsFrom(in.seed, in.first + static_cast<uint32_t>(i)));
+      scaled = hn::Add(scaled, hn::Mul(hn::ConvertTo(d, bits), hn::Set(d, 0x1p-32f)));
+    }
+    auto code = hn::NearestInt(scaled);
+    // Rounding to nearest cannot leave the range: most * (1 + 2^-22) rounds to most.
+    if constexpr (kStochastic) code = hn::Clamp(code, hn::Set(di, -most), hn::Set(di, most));
+    hn::StoreU(hn::DemoteTo(d8, code), d8, codes + i);
+    hn::StoreU(hn::Sub(value, hn::Mul(hn::ConvertTo(d, code), scales)), d, in.values + i);
+  }
+  return block.scale;
+}
+
+template <bool kStochastic>
+float EncodeInt8(const BlockValues& in, std::byte* codes) {
+  return Quantize<kStochastic>(in, 127, reinterpret_cast<int8_t*>(codes));
 }
 
 // Pairs of integers become bytes: the first of a pair is the low half.
-float EncodeInt4(float* values, size_t block, size_t /*count*/, float largest, std::byte* codes) {
+template <bool kStochastic>
+float EncodeInt4(const BlockValues& in, std::byte* codes) {
   HWY_ALIGN int8_t wide[kMaxBlock];
-  const float scale = Quantize(values, block, largest, 7, wide);
+  const float scale = Quantize<kStochastic>(in, 7, wide);
   const hn::CappedTag<uint16_t, 16> du16;
   const hn::RebindToSigned<decltype(du16)> di16;
   const hn::Rebind<uint8_t, decltype(du16)> du8;
   auto* out = reinterpret_cast<uint8_t*>(codes);
-  for (size_t i = 0; i < block / 2; i += hn::Lanes(du16)) {
+  for (size_t i = 0; i < in.block / 2; i += hn::Lanes(du16)) {
     const auto pair = hn::LoadU(du16, reinterpret_cast<const uint16_t*>(wide) + i);
     const auto low = hn::And(pair, hn::Set(du16, uint16_t{0x000F}));
     const auto high = hn::And(hn::ShiftRight<4>(pair), hn::Set(du16, uint16_t{0x00F0}));
     hn::StoreU(hn::DemoteTo(du8, hn::BitCast(di16, hn::Or(low, high))), du8, out + i);
   }
   return scale;
+}
+
+// Float8::FromFloat and ToFloat of common/codec/arithmetic.h, on lanes of 32 bits.
+template <class Format>
+HWY_INLINE hn::Vec<Uints> Float8FromVector(Vector value) {
+  const Uints du;
+  const auto bits = hn::BitCast(du, value);
+  const auto magnitude = hn::And(bits, hn::Set(du, 0x7FFFFFFFu));
+  const auto odd = hn::And(hn::ShiftRight<Format::kShift>(magnitude), hn::Set(du, 1u));
+  constexpr uint32_t kHalf = (1u << (Format::kShift - 1)) - 1;
+  const auto normal = hn::ShiftRight<Format::kShift>(
+      hn::Add(hn::Add(magnitude, hn::Set(du, kHalf - Format::kRebias)), odd));
+  const auto magic = hn::Set(du, Format::kMagicBits);
+  const auto sum = hn::Add(hn::BitCast(d, magnitude), hn::BitCast(d, magic));
+  const auto subnormal = hn::Sub(hn::BitCast(du, sum), magic);
+  const auto smallest = hn::BitCast(d, hn::Set(du, Format::kSmallestNormalBits));
+  const auto is_subnormal = hn::RebindMask(du, hn::Lt(hn::BitCast(d, magnitude), smallest));
+  const auto sign = hn::And(hn::ShiftRight<24>(bits), hn::Set(du, 0x80u));
+  return hn::Or(hn::IfThenElse(is_subnormal, subnormal, normal), sign);
+}
+
+template <class Format>
+HWY_INLINE Vector VectorFromFloat8(hn::Vec<Uints> code) {
+  const Uints du;
+  const Ints di;
+  const auto magnitude = hn::And(code, hn::Set(du, 0x7Fu));
+  const auto magic = hn::Set(du, Format::kMagicBits);
+  const auto normal =
+      hn::Add(hn::ShiftLeft<Format::kShift>(magnitude), hn::Set(du, Format::kRebias));
+  const auto subnormal = hn::Sub(hn::BitCast(d, hn::Add(magic, magnitude)), hn::BitCast(d, magic));
+  const auto is_subnormal = hn::RebindMask(
+      d, hn::Lt(hn::BitCast(di, magnitude), hn::Set(di, 1 << Format::kMantissaBits)));
+  const auto value = hn::IfThenElse(is_subnormal, subnormal, hn::BitCast(d, normal));
+  const auto sign = hn::ShiftLeft<24>(hn::And(code, hn::Set(du, 0x80u)));
+  return hn::BitCast(d, hn::Or(hn::BitCast(du, value), sign));
+}
+
+template <class Format>
+float EncodeFloat8(const BlockValues& in, std::byte* codes) {
+  const BlockScale block = ScaleOfBlock(in.largest, Format::Largest());
+  if (block.scale == 0) {
+    std::memset(codes, 0, in.block);
+    return 0;
+  }
+  const Ints di;
+  const hn::Rebind<uint8_t, Floats> d8;
+  const Vector scales = hn::Set(d, block.scale);
+  const Vector inverse = hn::Set(d, block.inverse);
+  for (size_t i = 0; i < in.block; i += kLanes) {
+    const Vector value = hn::LoadU(d, in.values + i);
+    const auto code = Float8FromVector<Format>(hn::Mul(value, inverse));
+    hn::StoreU(hn::DemoteTo(d8, hn::BitCast(di, code)), d8, reinterpret_cast<uint8_t*>(codes) + i);
+    const Vector decoded = hn::Mul(VectorFromFloat8<Format>(code), scales);
+    hn::StoreU(hn::Sub(value, decoded), d, in.values + i);
+  }
+  return block.scale;
 }
 
 template <bool kAdd>
@@ -137,6 +218,18 @@ void DecodeInt8(const std::byte* codes, size_t block, float factor, float* out) 
   for (size_t i = 0; i < block; i += kLanes) {
     const auto code = hn::PromoteTo(di, hn::LoadU(d8, in + i));
     Emit<kAdd>(hn::Mul(hn::ConvertTo(d, code), factors), out + i);
+  }
+}
+
+template <class Format, bool kAdd>
+void DecodeFloat8(const std::byte* codes, size_t block, float factor, float* out) {
+  const hn::Rebind<uint8_t, Floats> d8;
+  const Uints du;
+  const auto* in = reinterpret_cast<const uint8_t*>(codes);
+  const Vector factors = hn::Set(d, factor);
+  for (size_t i = 0; i < block; i += kLanes) {
+    const auto code = hn::PromoteTo(du, hn::LoadU(d8, in + i));
+    Emit<kAdd>(hn::Mul(VectorFromFloat8<Format>(code), factors), out + i);
   }
 }
 
@@ -192,14 +285,15 @@ HWY_INLINE void StoreBits(size_t count, std::byte* out, const MaskAt& mask_at) {
 }
 
 // The mean magnitude of a block with each value's sign; a bit says negative.
-float EncodeOneBit(float* values, size_t block, size_t count, float /*largest*/, std::byte* codes) {
-  const float mean = SumOfMagnitudes(values, block) / static_cast<float>(count);
+float EncodeOneBit(const BlockValues& in, std::byte* codes) {
+  const float mean = SumOfMagnitudes(in.values, in.block) / static_cast<float>(in.count);
   const Vector positive = hn::Set(d, mean);
   const Vector negative = hn::Set(d, -mean);
-  StoreBits(block, codes, [&](size_t i) HWY_ATTR {
-    const Vector value = hn::LoadU(d, values + i);
+  StoreBits(in.block, codes, [&](size_t i) HWY_ATTR {
+    const Vector value = hn::LoadU(d, in.values + i);
     const auto is_negative = hn::Lt(value, hn::Zero(d));
-    hn::StoreU(hn::Sub(value, hn::IfThenElse(is_negative, negative, positive)), d, values + i);
+    const Vector coded = hn::IfThenElse(is_negative, negative, positive);
+    hn::StoreU(hn::Sub(value, coded), d, in.values + i);
     return is_negative;
   });
   return mean;
@@ -237,12 +331,35 @@ void Mark(const float* values, size_t count, float low, float high, std::byte* m
   });
 }
 
+size_t FirstAbove(const std::byte* codes, size_t count, uint8_t limit) {
+  const hn::ScalableTag<uint8_t> du8;
+  const auto* in = reinterpret_cast<const uint8_t*>(codes);
+  const auto limits = hn::Set(du8, limit);
+  const auto magnitude = hn::Set(du8, uint8_t{0x7F});
+  size_t i = 0;
+  for (; i + hn::Lanes(du8) <= count; i += hn::Lanes(du8)) {
+    const auto larger = hn::Max(hn::And(hn::LoadU(du8, in + i), magnitude), limits);
+    if (!hn::AllTrue(du8, hn::Eq(larger, limits))) break;
+  }
+  while (i < count && (in[i] & 0x7F) <= limit) ++i;
+  return i;
+}
+
+template <class Format>
+constexpr BlockFormatKernels kFloat8Kernels = {EncodeFloat8<Format>, DecodeFloat8<Format, false>,
+                                               DecodeFloat8<Format, true>};
+
 constexpr BlockKernels kKernels = {
-    Load,
-    Mark,
-    {EncodeInt8, DecodeInt8<false>, DecodeInt8<true>},
-    {EncodeInt4, DecodeInt4<false>, DecodeInt4<true>},
-    {EncodeOneBit, DecodeOneBit<false>, DecodeOneBit<true>},
+    .load = Load,
+    .mark = Mark,
+    .first_above = FirstAbove,
+    .int8 = {EncodeInt8<false>, DecodeInt8<false>, DecodeInt8<true>},
+    .int8_stochastic = {EncodeInt8<true>, DecodeInt8<false>, DecodeInt8<true>},
+    .int4 = {EncodeInt4<false>, DecodeInt4<false>, DecodeInt4<true>},
+    .int4_stochastic = {EncodeInt4<true>, DecodeInt4<false>, DecodeInt4<true>},
+    .onebit = {EncodeOneBit, DecodeOneBit<false>, DecodeOneBit<true>},
+    .fp8_e4m3 = kFloat8Kernels<E4M3>,
+    .fp8_e5m2 = kFloat8Kernels<E5M2>,
 };
 
 const BlockKernels* Kernels() { return &kKernels; }

@@ -15,18 +15,23 @@
 
 namespace slackline {
 
-// A block whose largest magnitude is below this is sent as zeros, and stays in the residual: its
-// scale or the inverse of it would leave the range of normal floats.
-inline constexpr float kSmallestScaled = 0x1p-96f;
-
 // The sum of a block's magnitudes has one order on every processor: value i is added to partial sum
 // i mod kPartialSums, and those are added in pairs that halve.
 inline constexpr size_t kPartialSums = 32;
 
+// The values of a block, to be encoded.
+struct BlockValues {
+  float* values;  // `block` of them; the first `count` are real, zeros follow.
+  size_t block;
+  size_t count;
+  float largest;   // Magnitude.
+  uint64_t seed;   // For stochastic rounding.
+  uint32_t first;  // Where the block begins in the payload.
+};
+
 struct BlockFormatKernels {
-  // Writes the codes of `block` values, leaves in `values` what they lose, returns the scale. The
-  // first `count` values are real; `largest` is their largest magnitude.
-  float (*encode)(float* values, size_t block, size_t count, float largest, std::byte* codes);
+  // Writes the codes of a block, leaves in the values what they lose, returns the scale.
+  float (*encode)(const BlockValues& in, std::byte* codes);
   // out[i] = code[i] * factor, or added to out[i].
   void (*decode)(const std::byte* codes, size_t block, float factor, float* out);
   void (*decode_add)(const std::byte* codes, size_t block, float factor, float* out);
@@ -39,9 +44,15 @@ struct BlockKernels {
                 EncodeStats* stats);
   // Bit i % 8 of byte i / 8: whether the magnitude of value i is in [low, high).
   void (*mark)(const float* values, size_t count, float low, float high, std::byte* marks);
+  // The index of the first byte whose lower seven bits are above `limit`; `count` if there is none.
+  size_t (*first_above)(const std::byte* codes, size_t count, uint8_t limit);
   BlockFormatKernels int8;
+  BlockFormatKernels int8_stochastic;
   BlockFormatKernels int4;
+  BlockFormatKernels int4_stochastic;
   BlockFormatKernels onebit;
+  BlockFormatKernels fp8_e4m3;
+  BlockFormatKernels fp8_e5m2;
 };
 
 const BlockKernels& GetBlockKernels();

@@ -28,6 +28,9 @@ enum class CodecId : uint8_t {
   kInt4 = 5,
   kOneBit = 6,
   kTopK = 7,
+  kFp8E4M3 = 8,
+  kFp8E5M2 = 9,
+  kRandK = 10,
 };
 
 struct EncodeStats {

@@ -12,7 +12,7 @@ namespace at {
 constexpr size_t kCodec = 0;
 constexpr size_t kVersion = 1;
 constexpr size_t kShape = 2;
-constexpr size_t kReserved = 3;
+constexpr size_t kValues = 3;
 constexpr size_t kCount = 4;
 constexpr size_t kKept = 8;
 constexpr size_t kScale = 12;
@@ -30,7 +30,7 @@ void StorePayloadHeader(const PayloadHeader& header, std::byte* out) {
   StoreLe<uint8_t>(out + at::kCodec, static_cast<uint8_t>(header.codec));
   StoreLe<uint8_t>(out + at::kVersion, kPayloadVersion);
   StoreLe<uint8_t>(out + at::kShape, header.shape);
-  StoreLe<uint8_t>(out + at::kReserved, 0);
+  StoreLe<uint8_t>(out + at::kValues, static_cast<uint8_t>(header.values));
   StoreLe<uint32_t>(out + at::kCount, header.count);
   StoreLe<uint32_t>(out + at::kKept, header.kept);
   StoreLe<uint32_t>(out + at::kScale, std::bit_cast<uint32_t>(header.scale));
@@ -51,7 +51,7 @@ Status CheckPayloadHeader(ConstBytes in, const PayloadHeader& expected, size_t b
       {"codec", LoadLe<uint8_t>(&in[at::kCodec]), static_cast<uint8_t>(expected.codec)},
       {"version", LoadLe<uint8_t>(&in[at::kVersion]), kPayloadVersion},
       {"shape", LoadLe<uint8_t>(&in[at::kShape]), expected.shape},
-      {"reserved byte", LoadLe<uint8_t>(&in[at::kReserved]), 0},
+      {"value format", LoadLe<uint8_t>(&in[at::kValues]), static_cast<uint8_t>(expected.values)},
       {"count", LoadLe<uint32_t>(&in[at::kCount]), expected.count},
       {"kept values", LoadLe<uint32_t>(&in[at::kKept]), expected.kept},
   };

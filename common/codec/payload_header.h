@@ -15,12 +15,16 @@ namespace slackline {
 inline constexpr size_t kPayloadHeaderBytes = 16;
 inline constexpr uint8_t kPayloadVersion = 1;
 
+// What the values that a selecting codec sends are coded as.
+enum class ValueFormat : uint8_t { kFp16 = 0, kInt8 = 1 };
+
 struct PayloadHeader {
   CodecId codec = CodecId::kNone;
-  uint8_t shape = 0;   // By block: log2 of the block. topk: low bits of an index.
-  uint32_t count = 0;  // Values behind the payload.
-  uint32_t kept = 0;   // topk: values in the payload. Others: 0.
-  float scale = 0;     // topk: of its values. Others: 0.
+  uint8_t shape = 0;  // By block: log2 of the block. topk: low bits of an index.
+  ValueFormat values = ValueFormat::kFp16;  // topk, randk. Others: 0.
+  uint32_t count = 0;                       // Values behind the payload.
+  uint32_t kept = 0;                        // topk, randk: values in the payload. Others: 0.
+  float scale = 0;                          // topk, randk: of their values. Others: 0.
 };
 
 // `out` holds kPayloadHeaderBytes bytes.

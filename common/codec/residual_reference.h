@@ -4,10 +4,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "common/codec/codec.h"
+#include "common/codec/payload_header.h"
 
 namespace slackline::reference {
 
@@ -20,10 +22,14 @@ struct Encoded {
   EncodeStats stats;
 };
 
-// As ResidualCodec::EncodeResidual; `residual` is empty or as long as `in`.
-Encoded EncodeByBlock(CodecId codec, size_t block, std::span<const float> in, float scale,
-                      std::span<const float> residual);
-Encoded EncodeTopK(size_t kept, std::span<const float> in, float scale,
+// As ResidualCodec::EncodeResidual; `residual` is empty or as long as `in`. A seed means stochastic
+// rounding.
+Encoded EncodeByBlock(CodecId codec, size_t block, std::optional<uint64_t> seed,
+                      std::span<const float> in, float scale, std::span<const float> residual);
+Encoded EncodeTopK(size_t kept, ValueFormat format, std::span<const float> in, float scale,
                    std::span<const float> residual);
+// `factor` is 1 with error feedback, else count / kept, and then there is no residual.
+Encoded EncodeRandK(size_t kept, ValueFormat format, float factor, uint64_t seed,
+                    std::span<const float> in, float scale, std::span<const float> residual);
 
 }  // namespace slackline::reference

@@ -28,7 +28,12 @@ const slackline::Codec& ChooseCodec(uint8_t choice) {
   static const auto onebit = Make({.name = "onebit", .block = 64});
   static const auto sparse = Make({.name = "topk", .fraction = 0.1});
   static const auto all = Make({.name = "topk", .fraction = 1});
-  const std::array<const slackline::Codec*, 8> codecs = {
+  static const auto e4m3 = Make({.name = "fp8_e4m3", .block = 32});
+  static const auto e5m2 = Make({.name = "fp8_e5m2", .block = 32});
+  static const auto topk_int8 = Make({.name = "topk", .fraction = 0.1, .int8_values = true});
+  static const auto randk = Make({.name = "randk", .fraction = 0.2});
+  static const auto randk_int8 = Make({.name = "randk", .fraction = 1, .int8_values = true});
+  const std::array<const slackline::Codec*, 13> codecs = {
       int8.get(),
       int4.get(),
       onebit.get(),
@@ -36,7 +41,12 @@ const slackline::Codec& ChooseCodec(uint8_t choice) {
       all.get(),
       slackline::FindCodec(slackline::CodecId::kFp32),
       slackline::FindCodec(slackline::CodecId::kFp16),
-      slackline::FindCodec(slackline::CodecId::kBf16)};
+      slackline::FindCodec(slackline::CodecId::kBf16),
+      e4m3.get(),
+      e5m2.get(),
+      topk_int8.get(),
+      randk.get(),
+      randk_int8.get()};
   return *codecs[choice % codecs.size()];
 }
 

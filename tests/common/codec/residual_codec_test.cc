@@ -9,13 +9,14 @@
 #include <cstring>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <random>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "common/codec/residual_reference.h"
-#include "common/codec/topk_codec.h"
+#include "common/codec/selected_values.h"
 #include "tests/common/simd_targets.h"
 
 namespace slackline {
@@ -75,6 +76,8 @@ bool SameBits(std::span<const float> a, std::span<const float> b) {
   });
 }
 
+constexpr EncodeIdentity kIdentity = {.worker = 3, .clock = 70, .chunk = 11};
+
 struct Case {
   const char* label;
   ResidualCodecOptions options;
@@ -85,15 +88,28 @@ void PrintTo(const Case& c, std::ostream* out) { *out << c.label; }
 class ResidualCodecTest : public testing::TestWithParam<Case> {
  protected:
   reference::Encoded Reference(std::span<const float> in, float scale,
-                               std::span<const float> residual) const {
+                               std::span<const float> residual,
+                               const EncodeIdentity& identity) const {
+    const ResidualCodecOptions& options = GetParam().options;
+    const size_t kept = KeptValues(options.fraction, in.size());
+    const ValueFormat format = options.int8_values ? ValueFormat::kInt8 : ValueFormat::kFp16;
     if (codec_->id() == CodecId::kTopK) {
-      return reference::EncodeTopK(TopKCodec(GetParam().options.fraction).Kept(in.size()), in,
-                                   scale, residual);
+      return reference::EncodeTopK(kept, format, in, scale, residual);
+    }
+    if (codec_->id() == CodecId::kRandK) {
+      const float factor =
+          options.error_feedback ? 1 : static_cast<float>(in.size()) / static_cast<float>(kept);
+      return reference::EncodeRandK(kept, format, factor, identity.SharedSeed(), in, scale,
+                                    residual);
     }
     const size_t otherwise = codec_->id() == CodecId::kOneBit ? 1024 : 256;
-    const size_t block = GetParam().options.block == 0 ? otherwise : GetParam().options.block;
-    return reference::EncodeByBlock(codec_->id(), block, in, scale, residual);
+    const size_t block = options.block == 0 ? otherwise : options.block;
+    std::optional<uint64_t> seed;
+    if (options.stochastic) seed = identity.Seed();
+    return reference::EncodeByBlock(codec_->id(), block, seed, in, scale, residual);
   }
+
+  bool Selects() const { return codec_->id() == CodecId::kTopK || codec_->id() == CodecId::kRandK; }
 
   std::vector<std::byte> Encode(std::span<const float> in) const {
     std::vector<std::byte> payload(codec_->EncodedBytes(in.size()));
@@ -104,19 +120,25 @@ class ResidualCodecTest : public testing::TestWithParam<Case> {
   const std::unique_ptr<const ResidualCodec> codec_ = Make(GetParam().options);
 };
 
-INSTANTIATE_TEST_SUITE_P(All, ResidualCodecTest,
-                         testing::Values(Case{"int8", {.name = "int8"}},
-                                         Case{"int8by32", {.name = "int8", .block = 32}},
-                                         Case{"int4", {.name = "int4"}},
-                                         Case{"int4by4096", {.name = "int4", .block = 4096}},
-                                         Case{"onebit", {.name = "onebit"}},
-                                         Case{"onebitBy64", {.name = "onebit", .block = 64}},
-                                         Case{"topk1percent", {.name = "topk", .fraction = 0.01}},
-                                         Case{"topk30percent", {.name = "topk", .fraction = 0.3}},
-                                         Case{"topkAll", {.name = "topk", .fraction = 1}}),
-                         [](const testing::TestParamInfo<Case>& info) {
-                           return std::string(info.param.label);
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    All, ResidualCodecTest,
+    testing::Values(Case{"int8", {.name = "int8"}}, Case{"int8by32", {.name = "int8", .block = 32}},
+                    Case{"int8stochastic", {.name = "int8", .stochastic = true}},
+                    Case{"int4", {.name = "int4"}},
+                    Case{"int4by4096", {.name = "int4", .block = 4096}},
+                    Case{"int4stochastic", {.name = "int4", .block = 64, .stochastic = true}},
+                    Case{"e4m3", {.name = "fp8_e4m3"}},
+                    Case{"e4m3by32", {.name = "fp8_e4m3", .block = 32}},
+                    Case{"e5m2", {.name = "fp8_e5m2"}}, Case{"onebit", {.name = "onebit"}},
+                    Case{"onebitBy64", {.name = "onebit", .block = 64}},
+                    Case{"topk1percent", {.name = "topk", .fraction = 0.01}},
+                    Case{"topk30percent", {.name = "topk", .fraction = 0.3}},
+                    Case{"topkInt8", {.name = "topk", .fraction = 0.05, .int8_values = true}},
+                    Case{"topkAll", {.name = "topk", .fraction = 1}},
+                    Case{"randk10percent", {.name = "randk", .fraction = 0.1}},
+                    Case{"randkInt8", {.name = "randk", .fraction = 0.3, .int8_values = true}},
+                    Case{"randkAll", {.name = "randk", .fraction = 1}}),
+    [](const testing::TestParamInfo<Case>& info) { return std::string(info.param.label); });
 
 TEST_P(ResidualCodecTest, EncodeEqualsReference) {
   constexpr size_t kRoom = 4;
@@ -130,7 +152,7 @@ TEST_P(ResidualCodecTest, EncodeEqualsReference) {
       const std::span residual(kept.data() + start, count);
       const size_t bytes = codec_->EncodedBytes(count);
 
-      const reference::Encoded plain = Reference(in, scale, {});
+      const reference::Encoded plain = Reference(in, scale, {}, {});
       ASSERT_EQ(plain.payload.size(), bytes) << count;
       std::vector<std::byte> payload(bytes + 1, kGuard);
       EncodeStats stats = codec_->Encode(in.data(), count, scale, payload.data());
@@ -140,11 +162,11 @@ TEST_P(ResidualCodecTest, EncodeEqualsReference) {
       ASSERT_EQ(stats.saturated, plain.stats.saturated) << count;
       ASSERT_EQ(stats.non_finite, plain.stats.non_finite) << count;
 
-      const reference::Encoded want = Reference(in, scale, residual);
+      const reference::Encoded want = Reference(in, scale, residual, kIdentity);
       payload.assign(bytes + 1, kGuard);
       std::vector<float> next(count + 1, kGuardValue);
       stats = codec_->EncodeResidual(in.data(), count, scale, residual.data(), next.data(),
-                                     payload.data());
+                                     kIdentity, payload.data());
       ASSERT_EQ(payload.back(), kGuard) << count;
       ASSERT_EQ(next.back(), kGuardValue) << count;
       payload.pop_back();
@@ -163,7 +185,7 @@ TEST_P(ResidualCodecTest, DecodeEqualsReference) {
   ForEachSimdTarget([&] {
     for (const size_t count : Lengths()) {
       const size_t start = count % 4;
-      const reference::Encoded coded = Reference(std::span(values.data(), count), 1, {});
+      const reference::Encoded coded = Reference(std::span(values.data(), count), 1, {}, {});
       ASSERT_TRUE(codec_->Validate(coded.payload, count).ok())
           << codec_->Validate(coded.payload, count);
       std::vector<float> out(count + 4, kGuardValue);
@@ -192,14 +214,16 @@ TEST_P(ResidualCodecTest, ResidualInPlaceAndFirstClock) {
   std::vector<float> same = before;
   std::vector<std::byte> payload(codec_->EncodedBytes(kCount));
   std::vector<std::byte> again(payload.size());
-  codec_->EncodeResidual(in.data(), kCount, 1, before.data(), next.data(), payload.data());
-  codec_->EncodeResidual(in.data(), kCount, 1, same.data(), same.data(), again.data());
+  codec_->EncodeResidual(in.data(), kCount, 1, before.data(), next.data(), kIdentity,
+                         payload.data());
+  codec_->EncodeResidual(in.data(), kCount, 1, same.data(), same.data(), kIdentity, again.data());
   EXPECT_EQ(payload, again);
   EXPECT_TRUE(SameBits(next, same));
 
   const std::vector<float> zeros(kCount);
-  codec_->EncodeResidual(in.data(), kCount, 1, zeros.data(), next.data(), payload.data());
-  codec_->EncodeResidual(in.data(), kCount, 1, nullptr, same.data(), again.data());
+  codec_->EncodeResidual(in.data(), kCount, 1, zeros.data(), next.data(), kIdentity,
+                         payload.data());
+  codec_->EncodeResidual(in.data(), kCount, 1, nullptr, same.data(), kIdentity, again.data());
   EXPECT_EQ(payload, again);
   EXPECT_TRUE(SameBits(next, same));
 }
@@ -217,7 +241,7 @@ TEST_P(ResidualCodecTest, SentAndResidualAreTheGradients) {
   for (int clock = 0; clock < kClocks; ++clock) {
     std::vector<float> gradient = Gradients(kCount, 100 + static_cast<uint32_t>(clock), false);
     codec_->EncodeResidual(gradient.data(), kCount, 0.5f, residual.data(), residual.data(),
-                           payload.data());
+                           {.clock = clock}, payload.data());
     codec_->Decode(payload.data(), kCount, 1, decoded.data());
     for (size_t i = 0; i < kCount; ++i) {
       wanted[i] += 0.5 * static_cast<double>(gradient[i]);
@@ -231,10 +255,10 @@ TEST_P(ResidualCodecTest, SentAndResidualAreTheGradients) {
   }
 }
 
-// Exactly so for a codec that selects, on integers.
-TEST(TopKCodecTest, SentAndResidualAreTheGradientsExactly) {
+// Exactly so for the codecs that select, on integers.
+void ExpectSentAndResidualAreExact(const ResidualCodecOptions& options) {
   constexpr size_t kCount = 3000;
-  const auto codec = Make({.name = "topk", .fraction = 0.05});
+  const auto codec = Make(options);
   std::vector<float> residual(kCount);
   std::vector<float> wanted(kCount);
   std::vector<float> sent(kCount);
@@ -247,10 +271,116 @@ TEST(TopKCodecTest, SentAndResidualAreTheGradientsExactly) {
       wanted[i] += gradient[i];
     }
     codec->EncodeResidual(gradient.data(), kCount, 1, residual.data(), residual.data(),
-                          payload.data());
+                          {.clock = clock}, payload.data());
     codec->DecodeAdd(payload.data(), kCount, 1, sent.data());
     for (size_t i = 0; i < kCount; ++i) ASSERT_EQ(sent[i] + residual[i], wanted[i]) << i;
   }
+}
+
+TEST(SelectingCodecTest, SentAndResidualAreTheGradientsExactly) {
+  for (const char* name : {"topk", "randk"}) {
+    for (const bool int8_values : {false, true}) {
+      SCOPED_TRACE(name);
+      ExpectSentAndResidualAreExact({.name = name, .fraction = 0.05, .int8_values = int8_values});
+    }
+  }
+}
+
+TEST_P(ResidualCodecTest, ClearSentZeroesWhatWasSelected) {
+  constexpr size_t kCount = 1000;
+  std::vector<float> in = Gradients(kCount, 13, false);
+  for (float& value : in) value += value >= 0 ? 1.0f : -1.0f;  // None decodes to zero.
+  std::vector<std::byte> payload(codec_->EncodedBytes(kCount));
+  codec_->EncodeResidual(in.data(), kCount, 1, nullptr, nullptr, kIdentity, payload.data());
+  std::vector<float> decoded(kCount);
+  codec_->Decode(payload.data(), kCount, 1, decoded.data());
+  std::vector<float> velocity(kCount, 5);
+  codec_->ClearSent(payload.data(), kCount, velocity.data());
+  for (size_t i = 0; i < kCount; ++i) {
+    // A small value next to a large one may be coded as zero, but it was sent.
+    if (decoded[i] != 0) {
+      ASSERT_EQ(velocity[i], Selects() ? 0 : 5) << i;
+    }
+  }
+  const auto sent = static_cast<size_t>(std::count(velocity.begin(), velocity.end(), 0.0f));
+  EXPECT_EQ(sent, Selects() ? KeptValues(GetParam().options.fraction, kCount) : 0);
+}
+
+// The same identity gives the same bytes, another one others, if anything is random in the codec.
+TEST_P(ResidualCodecTest, BytesAreAFunctionOfTheIdentity) {
+  constexpr size_t kCount = 3000;
+  const std::vector<float> in = Gradients(kCount, 14, false);
+  const auto encode = [&](const EncodeIdentity& identity) {
+    std::vector<std::byte> payload(codec_->EncodedBytes(kCount));
+    codec_->EncodeResidual(in.data(), kCount, 1, nullptr, nullptr, identity, payload.data());
+    return payload;
+  };
+  const std::vector<std::byte> payload = encode(kIdentity);
+  EXPECT_EQ(encode(kIdentity), payload);
+  const bool stochastic = GetParam().options.stochastic;
+  const bool is_random = stochastic || codec_->id() == CodecId::kRandK;
+  EXPECT_EQ(encode({.worker = 4, .clock = 70, .chunk = 11}) != payload, stochastic);
+  EXPECT_EQ(encode({.worker = 3, .clock = 71, .chunk = 11}) != payload, is_random);
+  EXPECT_EQ(encode({.worker = 3, .clock = 70, .chunk = 12}) != payload, is_random);
+}
+
+// Over many clocks the mean of what is decoded is the value: within five standard deviations of a
+// mean of roundings that are uniform within a step at worst.
+TEST(StochasticRoundingTest, IsUnbiased) {
+  constexpr size_t kCount = 256;
+  constexpr int kClocks = 4000;
+  for (const char* name : {"int8", "int4"}) {
+    const auto codec = Make({.name = name, .stochastic = true});
+    const std::vector<float> in = Gradients(kCount, 15, false);
+    const float largest = std::fabs(*std::max_element(
+        in.begin(), in.end(), [](float a, float b) { return std::fabs(a) < std::fabs(b); }));
+    const float step = largest / (codec->id() == CodecId::kInt8 ? 127 : 7);
+    std::vector<float> sum(kCount);
+    std::vector<std::byte> payload(codec->EncodedBytes(kCount));
+    for (int clock = 0; clock < kClocks; ++clock) {
+      codec->EncodeResidual(in.data(), kCount, 1, nullptr, nullptr, {.clock = clock},
+                            payload.data());
+      codec->DecodeAdd(payload.data(), kCount, 1, sum.data());
+    }
+    for (size_t i = 0; i < kCount; ++i) {
+      const double mean = static_cast<double>(sum[i]) / kClocks;
+      ASSERT_NEAR(mean, static_cast<double>(in[i]),
+                  5 * static_cast<double>(step) / 2 / std::sqrt(kClocks))
+          << name << " " << i;
+    }
+  }
+}
+
+// Without a residual, the mean over the choices is the value: that is what count / kept is for.
+TEST(RandKCodecTest, IsUnbiasedWithoutErrorFeedback) {
+  constexpr size_t kCount = 100;
+  constexpr int kClocks = 20000;
+  const auto codec = Make({.name = "randk", .fraction = 0.1, .error_feedback = false});
+  const std::vector<float> in(kCount, 1.0f);
+  std::vector<float> sum(kCount);
+  std::vector<std::byte> payload(codec->EncodedBytes(kCount));
+  for (int clock = 0; clock < kClocks; ++clock) {
+    codec->EncodeResidual(in.data(), kCount, 1, nullptr, nullptr, {.clock = clock}, payload.data());
+    codec->DecodeAdd(payload.data(), kCount, 1, sum.data());
+  }
+  // Ten with probability a tenth: a variance of 9.
+  for (const float value : sum) EXPECT_NEAR(value / kClocks, 1, 5 * 3 / std::sqrt(kClocks));
+}
+
+// A worker's choices are those of all workers.
+TEST(RandKCodecTest, WorkersShareTheirChoices) {
+  constexpr size_t kCount = 500;
+  const auto codec = Make({.name = "randk", .fraction = 0.1});
+  std::vector<std::byte> payload(codec->EncodedBytes(kCount));
+  std::vector<float> sum(kCount);
+  for (uint32_t worker = 0; worker < 3; ++worker) {
+    const std::vector<float> in(kCount, 1.0f);
+    codec->EncodeResidual(in.data(), kCount, 1, nullptr, nullptr, {.worker = worker, .clock = 5},
+                          payload.data());
+    codec->DecodeAdd(payload.data(), kCount, 1, sum.data());
+  }
+  EXPECT_EQ(std::count(sum.begin(), sum.end(), 3.0f), 50);
+  EXPECT_EQ(std::count(sum.begin(), sum.end(), 0.0f), 450);
 }
 
 // Large enough for the sample that spares work: it must not change what is selected. The values are
@@ -262,7 +392,7 @@ TEST(TopKCodecTest, LargeInputsEqualReference) {
   std::vector<float> hidden(kCount);
   std::vector<float> equal(kCount, -0.25f);
   for (size_t i = 0; i < kCount; ++i) {
-    const bool is_sampled = i % (kCount / 1024) == 0;
+    const bool is_sampled = i % (kCount / 128) < 8;
     hidden[i] = is_sampled ? 4.0f + static_cast<float>(i % 7) : ordinary[i] / 1024;
   }
   std::vector<float> next(kCount);
@@ -270,12 +400,14 @@ TEST(TopKCodecTest, LargeInputsEqualReference) {
   ForEachSimdTarget([&] {
     for (const std::vector<float>* values : {&ordinary, &hidden, &equal}) {
       const std::vector<float> before = next;
-      const reference::Encoded want = reference::EncodeTopK(701, *values, 1, before);
-      codec->EncodeResidual(values->data(), kCount, 1, before.data(), next.data(), payload.data());
+      const reference::Encoded want =
+          reference::EncodeTopK(701, ValueFormat::kFp16, *values, 1, before);
+      codec->EncodeResidual(values->data(), kCount, 1, before.data(), next.data(), {},
+                            payload.data());
       ASSERT_EQ(payload, want.payload);
       ASSERT_TRUE(SameBits(next, want.residual));
       codec->Encode(values->data(), kCount, 1, payload.data());
-      ASSERT_EQ(payload, reference::EncodeTopK(701, *values, 1, {}).payload);
+      ASSERT_EQ(payload, reference::EncodeTopK(701, ValueFormat::kFp16, *values, 1, {}).payload);
     }
   });
 }
@@ -283,7 +415,7 @@ TEST(TopKCodecTest, LargeInputsEqualReference) {
 TEST_P(ResidualCodecTest, ErrorOfOneClockIsBounded) {
   constexpr size_t kCount = 2048;
   const std::vector<float> in = Gradients(kCount, 9, false);
-  const reference::Encoded coded = Reference(in, 1, {});
+  const reference::Encoded coded = Reference(in, 1, {}, {});
   double squares = 0;
   double lost = 0;
   for (size_t i = 0; i < kCount; ++i) {
@@ -292,10 +424,12 @@ TEST_P(ResidualCodecTest, ErrorOfOneClockIsBounded) {
   }
   const double relative = std::sqrt(lost / squares);
   // Each codec keeps more than nothing; those of 8 and 4 bits nearly all.
-  const double bound = codec_->id() == CodecId::kInt8     ? 0.02
-                       : codec_->id() == CodecId::kInt4   ? 0.25
-                       : codec_->id() == CodecId::kOneBit ? 0.75
-                                                          : 1;
+  const double bound = codec_->id() == CodecId::kInt8      ? 0.02
+                       : codec_->id() == CodecId::kFp8E4M3 ? 0.04
+                       : codec_->id() == CodecId::kFp8E5M2 ? 0.07
+                       : codec_->id() == CodecId::kInt4    ? 0.25
+                       : codec_->id() == CodecId::kOneBit  ? 0.75
+                                                           : 1;
   EXPECT_LT(relative, bound);
 }
 
@@ -323,7 +457,7 @@ TEST_P(ResidualCodecTest, ValidateRefusesBadScales) {
   constexpr size_t kCount = 500;
   const std::vector<std::byte> good = Encode(Gradients(kCount, 11, false));
   // The header's scale and the first block's; topk has no blocks, and values behind the header.
-  const bool by_block = codec_->id() != CodecId::kTopK;
+  const bool by_block = !Selects();
   for (const float bad : {kNan, kInfinity, -1.0f, std::nextafter(kLargestCoded, kInfinity), 3.0f}) {
     for (const size_t at : {size_t{12}, size_t{16}}) {
       if (at == 16 && (!by_block || bad == 3.0f)) continue;
@@ -344,6 +478,31 @@ TEST(BlockCodecTest, ValidateRefusesBitsAfterTheLast) {
     codec->Encode(in.data(), 301, 1, payload.data());
     payload.back() |= std::byte{0x80};
     EXPECT_THAT(codec->Validate(payload, 301).message(), HasSubstr("bits after the last value"));
+  }
+}
+
+TEST(BlockCodecTest, ValidateRefusesFloatsOf8BitsThatAreNotFinite) {
+  const std::vector<float> in = Gradients(301, 16, false);
+  const struct {
+    const char* name;
+    std::vector<uint8_t> bad;
+    uint8_t largest;
+  } cases[] = {{"fp8_e4m3", {0x7F, 0xFF}, 0xFE}, {"fp8_e5m2", {0x7C, 0x7D, 0x7F, 0xFC}, 0xFB}};
+  for (const auto& c : cases) {
+    const auto codec = Make({.name = c.name});
+    std::vector<std::byte> payload(codec->EncodedBytes(301));
+    codec->Encode(in.data(), 301, 1, payload.data());
+    const size_t codes = payload.size() - 301;
+    for (const size_t at : {0, 31, 32, 200, 300}) {
+      std::vector<std::byte> bad = payload;
+      bad[codes + at] = std::byte{c.largest};
+      EXPECT_TRUE(codec->Validate(bad, 301).ok()) << c.name;
+      for (const uint8_t value : c.bad) {
+        bad[codes + at] = std::byte{value};
+        EXPECT_THAT(codec->Validate(bad, 301).message(),
+                    HasSubstr("not finite at index " + std::to_string(at) + " of 301"));
+      }
+    }
   }
 }
 
@@ -378,8 +537,8 @@ TEST_P(ResidualCodecTest, ReplacesWhatDoesNotFit) {
   const std::vector<float> residual = {0.5f, 0, 0, 0, 0};
   std::vector<float> next(in.size());
   std::vector<std::byte> payload(codec_->EncodedBytes(in.size()));
-  const EncodeStats stats =
-      codec_->EncodeResidual(in.data(), in.size(), 1, residual.data(), next.data(), payload.data());
+  const EncodeStats stats = codec_->EncodeResidual(in.data(), in.size(), 1, residual.data(),
+                                                   next.data(), {}, payload.data());
   EXPECT_EQ(stats.non_finite, 2u);
   EXPECT_EQ(stats.saturated, 2u);
   EXPECT_TRUE(codec_->Validate(payload, in.size()).ok());
@@ -397,7 +556,7 @@ TEST(BlockCodecTest, TinyBlocksStayInTheResidual) {
   std::vector<float> next(256);
   std::vector<float> decoded(256, 1);
   std::vector<std::byte> payload(codec->EncodedBytes(256));
-  codec->EncodeResidual(in.data(), 256, 1, nullptr, next.data(), payload.data());
+  codec->EncodeResidual(in.data(), 256, 1, nullptr, next.data(), {}, payload.data());
   codec->Decode(payload.data(), 256, 1, decoded.data());
   EXPECT_EQ(decoded, std::vector<float>(256, 0.0f));
   EXPECT_EQ(next, in);
@@ -419,18 +578,22 @@ TEST(ResidualCodecFactoryTest, RefusesBadOptions) {
     const auto codec = MakeResidualCodec(options);
     return codec ? Status() : codec.error();
   };
-  EXPECT_THAT(refusal({.name = "fp16"}).message(), HasSubstr("int8, int4, onebit, topk"));
+  EXPECT_THAT(refusal({.name = "fp16"}).message(), HasSubstr("expected one of int8, int4"));
   EXPECT_THAT(refusal({.name = "int8", .block = 100}).message(), HasSubstr("power of two"));
   EXPECT_THAT(refusal({.name = "int4", .block = 16}).message(), HasSubstr("from 32 to 4096"));
   EXPECT_THAT(refusal({.name = "onebit", .block = 8192}).message(), HasSubstr("from 32 to 4096"));
   EXPECT_THAT(refusal({.name = "topk", .block = 256}).message(), HasSubstr("no blocks"));
-  for (const double fraction : {0.0, -0.1, 1.01, std::nan("")}) {
-    const Status status = refusal({.name = "topk", .fraction = fraction});
-    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
-    EXPECT_THAT(status.message(), HasSubstr("above 0 and at most 1"));
+  EXPECT_THAT(refusal({.name = "onebit", .stochastic = true}).message(), HasSubstr("int8 or int4"));
+  EXPECT_THAT(refusal({.name = "int8", .int8_values = true}).message(), HasSubstr("topk or randk"));
+  for (const char* name : {"topk", "randk"}) {
+    for (const double fraction : {0.0, -0.1, 1.01, std::nan("")}) {
+      const Status status = refusal({.name = name, .fraction = fraction});
+      EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+      EXPECT_THAT(status.message(), HasSubstr("above 0 and at most 1"));
+    }
   }
   // The shards serve dense codecs only, and flags name those.
-  for (const char* name : {"int8", "int4", "onebit", "topk"}) {
+  for (const char* name : {"int8", "int4", "fp8_e4m3", "fp8_e5m2", "onebit", "topk", "randk"}) {
     EXPECT_EQ(FindCodec(name), nullptr);
     EXPECT_EQ(FindCodec(Make({.name = name})->id()), nullptr);
     EXPECT_THAT(std::string(ResidualCodecNames()), HasSubstr(name));
