@@ -17,14 +17,14 @@
 #include "common/random.h"
 
 DEFINE_int32(codec_megabytes, 16, "MiB of FP32 values to encode and decode");
-DEFINE_int32(codec_block, 0, "Values that share a scale in int8, int4 and onebit; 0: the default");
-DEFINE_double(codec_fraction, 0.01, "Part of the values that topk sends");
+DEFINE_int32(codec_block, 0, "Values that share a scale in codecs by block; 0: the default");
+DEFINE_double(codec_fraction, 0.01, "Part of the values that topk and randk send");
 
 namespace slackline::bench {
 namespace {
 
 struct Row {
-  std::string_view codec;
+  std::string codec;
   std::string operation;
   double ratio_to_memcpy = 0;
   double gbytes_per_s = 0;  // Of FP32 values.
@@ -47,7 +47,7 @@ Row TimeAgainstMemcpy(const Codec& codec, std::string name, const float* values,
     ratios.push_back(copied / seconds.back());
   }
   const size_t chunk = std::min(count, kChunk);
-  return {.codec = codec.name(),
+  return {.codec = std::string(codec.name()),
           .operation = std::move(name),
           .ratio_to_memcpy = Median(ratios),
           .gbytes_per_s = static_cast<double>(count * sizeof(float)) / Median(seconds) / 1e9,
@@ -156,27 +156,43 @@ class CodecRun {
 
 // All rows; nothing is measured if an option is refused.
 Result<std::vector<Row>> MeasureAll(size_t count) {
+  struct Named {
+    std::string name;
+    ResidualCodecOptions options;
+  };
+  const auto block = static_cast<size_t>(FLAGS_codec_block);
+  const double fraction = FLAGS_codec_fraction;
+  const std::vector<Named> named = {
+      {"int8", {.name = "int8", .block = block}},
+      {"int8 stochastic", {.name = "int8", .block = block, .stochastic = true}},
+      {"int4", {.name = "int4", .block = block}},
+      {"int4 stochastic", {.name = "int4", .block = block, .stochastic = true}},
+      {"fp8_e4m3", {.name = "fp8_e4m3", .block = block}},
+      {"fp8_e5m2", {.name = "fp8_e5m2", .block = block}},
+      {"onebit", {.name = "onebit", .block = block}},
+      {"topk", {.name = "topk", .fraction = fraction}},
+      {"topk int8", {.name = "topk", .fraction = fraction, .int8_values = true}},
+      {"randk", {.name = "randk", .fraction = fraction}},
+  };
   std::vector<std::unique_ptr<const ResidualCodec>> codecs;
-  for (const std::string_view name : {"int8", "int4", "onebit", "topk"}) {
-    const bool by_block = name != "topk";
-    SLACKLINE_ASSIGN_OR_RETURN(
-        auto codec,
-        MakeResidualCodec({.name = name,
-                           .block = by_block ? static_cast<size_t>(FLAGS_codec_block) : 0,
-                           .fraction = FLAGS_codec_fraction}));
+  for (const Named& each : named) {
+    SLACKLINE_ASSIGN_OR_RETURN(auto codec, MakeResidualCodec(each.options));
     codecs.push_back(std::move(codec));
   }
   std::vector<Row> rows;
   for (const CodecId id : {CodecId::kFp32, CodecId::kFp16, CodecId::kBf16}) {
     for (Row& row : CodecRun(*FindCodec(id), count).Measure()) rows.push_back(std::move(row));
   }
-  for (const auto& codec : codecs) {
-    CodecRun run(*codec, count);
+  for (size_t i = 0; i < codecs.size(); ++i) {
+    CodecRun run(*codecs[i], count);
     std::vector<Row> measured = run.Measure();
-    Row residual = run.MeasureResidual(*codec);
+    Row residual = run.MeasureResidual(*codecs[i]);
     residual.error = measured.front().error;
     measured.insert(measured.begin() + 1, std::move(residual));
-    for (Row& row : measured) rows.push_back(std::move(row));
+    for (Row& row : measured) {
+      row.codec = named[i].name;
+      rows.push_back(std::move(row));
+    }
   }
   return rows;
 }
@@ -202,7 +218,7 @@ int RunCodec(int argc, char** argv) {
   Table table({"codec", "operation", "of memcpy", "GB/s of FP32", "compression", "error"});
   nlohmann::json results = nlohmann::json::array();
   for (const Row& row : *rows) {
-    table.AddRow({std::string(row.codec), row.operation, FormatNumber(row.ratio_to_memcpy, 2),
+    table.AddRow({row.codec, row.operation, FormatNumber(row.ratio_to_memcpy, 2),
                   FormatNumber(row.gbytes_per_s, 2), FormatNumber(row.compression, 2),
                   FormatNumber(row.error, 5)});
     results.push_back({{"codec", row.codec},

@@ -58,7 +58,7 @@ Status Check(const Kind& kind, const ResidualCodecOptions& options) {
 uint64_t EncodeIdentity::Seed() const { return Mix64(SharedSeed() ^ Mix64(worker + 1)); }
 
 uint64_t EncodeIdentity::SharedSeed() const {
-  return Mix64(Mix64(static_cast<uint64_t>(clock)) + chunk);
+  return Mix64(Mix64(static_cast<uint64_t>(clock)) + (uint64_t{part} << 32 | chunk));
 }
 
 Result<std::unique_ptr<const ResidualCodec>> MakeResidualCodec(

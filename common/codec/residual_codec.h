@@ -30,6 +30,7 @@ struct EncodeIdentity {
   uint32_t worker = 0;
   int64_t clock = 0;
   uint32_t chunk = 0;
+  uint32_t part = 0;  // Of a chunk that is encoded in several payloads.
 
   uint64_t Seed() const;        // Another one for each worker: rounding errors are independent.
   uint64_t SharedSeed() const;  // The same for all workers: randk's choices agree.

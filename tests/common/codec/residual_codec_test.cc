@@ -322,6 +322,7 @@ TEST_P(ResidualCodecTest, BytesAreAFunctionOfTheIdentity) {
   EXPECT_EQ(encode({.worker = 4, .clock = 70, .chunk = 11}) != payload, stochastic);
   EXPECT_EQ(encode({.worker = 3, .clock = 71, .chunk = 11}) != payload, is_random);
   EXPECT_EQ(encode({.worker = 3, .clock = 70, .chunk = 12}) != payload, is_random);
+  EXPECT_EQ(encode({.worker = 3, .clock = 70, .chunk = 11, .part = 1}) != payload, is_random);
 }
 
 // Over many clocks the mean of what is decoded is the value: within five standard deviations of a
