@@ -50,7 +50,7 @@ def duration(text):
 
 def when(text):
     """Seconds (as text), or the name of a file in the results directory."""
-    if re.match(r"[\d.]", text):
+    if text[:1].isdigit():
         return f"{duration(text):g}"
     if not re.fullmatch(r"[A-Za-z_][\w.-]*", text):
         raise argparse.ArgumentTypeError(f"{text}: expected seconds such as 5s, or a file name")
