@@ -48,7 +48,7 @@ endfunction()
 function(slackline_test name)
   cmake_parse_arguments(ARG "" "TIMEOUT" "SOURCES;LIBS" ${ARGN})
   if(NOT ARG_TIMEOUT)
-    set(ARG_TIMEOUT 120)
+    set(ARG_TIMEOUT 600)  # Ends a hang; a test takes seconds, minutes under a sanitizer on a busy machine.
   endif()
   add_executable(${name} ${ARG_SOURCES})
   if(CMAKE_CXX_FLAGS MATCHES "fsanitize=thread")
