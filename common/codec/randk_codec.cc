@@ -96,10 +96,16 @@ void RandKCodec::DecodeAdd(const std::byte* in, size_t count, float scale, float
   const float factor = PayloadScale(in) * scale;
   const Permutation order(count, SeedOf(in));
   std::array<float, kBatch> values;
+  std::array<uint32_t, kBatch> batch;
   for (size_t first = 0; first < kept; first += kBatch) {
     const size_t n = std::min(kBatch, kept - first);
+    // Each position is a cache line of its own, so the lines of a batch are asked for ahead.
+    for (size_t i = 0; i < n; ++i) {
+      batch[i] = static_cast<uint32_t>(order(first + i));
+      __builtin_prefetch(out + batch[i], 1);
+    }
     DecodeSelected(values_, in + kValuesOffset, first, n, factor, values.data());
-    for (size_t i = 0; i < n; ++i) out[order(first + i)] += values[i];
+    for (size_t i = 0; i < n; ++i) out[batch[i]] += values[i];
   }
 }
 
