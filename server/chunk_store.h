@@ -22,6 +22,8 @@
 #include "common/status.h"
 #include "common/types.h"
 #include "proto/control.pb.h"
+#include "proto/reduce.h"
+#include "server/reduction.h"
 #include "server/shard_job.h"
 #include "transport/transport.h"
 
@@ -46,6 +48,13 @@ struct ChunkSegment {
   uint64_t count = 0;
 };
 
+// A round of kReduce, and the requests that wait for it.
+struct ChunkReduction {
+  Reduction state;
+  uint32_t pins = 0;              // Replies in flight from the aggregate.
+  uint32_t waiting = kNoRequest;  // Head of a list in the request table.
+};
+
 struct Chunk {
   ChunkIndex index = 0;
   uint64_t flat_offset = 0;
@@ -66,6 +75,8 @@ struct Chunk {
   // The open BSP round.
   float* sum = nullptr;     // In arrival order; not when deterministic.
   uint32_t sum_pushes = 0;  // Non-empty pushes in `sum`.
+
+  std::array<ChunkReduction, proto::kReduceRounds> reductions;
 
   uint32_t waiting = kNoRequest;  // Open pulls: head of a list in the request table.
   bool cut_awaits_round = false;  // BSP: a checkpoint will cut it when its round closes.

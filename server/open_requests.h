@@ -33,18 +33,19 @@ struct Peer {
 struct OpenRequest {
   enum class State : uint8_t {
     kFree,
-    kWaiting,  // A pull that the consistency rule has not released; in its chunk's list.
-    kHeld,     // A push whose turn has not come; in the shard's list.
-    kSending,  // Its reply pins a copy; in its peer's list.
+    kWaiting,   // A pull that the consistency rule has not released; in its chunk's list.
+    kHeld,      // A push whose turn has not come; in the shard's list.
+    kReducing,  // A contribution whose round is not complete; in its round's list.
+    kSending,   // Its reply pins memory; in its peer's list.
   };
   State state = State::kFree;
   proto::ReplyStatus status = proto::ReplyStatus::kOk;  // For the reply, when weights go with it.
   uint32_t generation =
       1;  // Tells a ticket of this entry from one of an earlier use; no ticket is 0.
   uint32_t next = kNoRequest;
-  uint32_t local = 0;  // The shard's number of the chunk.
-  uint32_t copy = 0;   // kSending: which one is pinned.
-  int32_t slot = -1;   // kHeld: the receive slot with its payload.
+  uint32_t local = 0;        // The shard's number of the chunk.
+  uint32_t* pins = nullptr;  // kSending: of what the reply is sent from.
+  int32_t slot = -1;         // kHeld: the receive slot with its payload.
   Peer* peer = nullptr;
   TimeNs since = 0;
   proto::WireHeader header;

@@ -114,6 +114,7 @@ Status Shard::TryInstallPendingView() {
   if (job_.deterministic) SLACKLINE_RETURN_IF_ERROR(ReserveLeavesFor(view));
   SLACKLINE_RETURN_IF_ERROR(consistency_->OnView(view, &decisions_));
   RunDecisions({});
+  for (uint32_t local = 0; local < ChunkCount(); ++local) SettleReductions(local);
   return OkStatus();
 }
 

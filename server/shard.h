@@ -182,12 +182,22 @@ class Shard final : public transport::Handler {
   bool RetryOneHeld();
   const std::byte* PayloadOf(const Push& push) const;
 
+  // ---- shard_reduce.cc
+  Refusal CheckReduce(const proto::WireHeader& header, const Chunk& chunk) const;
+  Arrival JudgeReduce(const proto::WireHeader& header, uint32_t local) const;
+  void HandleReduce(const Push& push);
+  bool AddContribution(const Push& push, Reduction* reduction);
+  void OpenReduce(const Push& push);
+  void SettleReductions(uint32_t local);
+  void AnswerReduce(uint32_t index);
+
   // ---- shard_pull.cc
   // Opens a pull; the ticket, or 0 when it was answered at once because it cannot be opened.
   uint64_t OpenPull(Peer* peer, const proto::WireHeader& header, uint32_t local,
                     proto::ReplyStatus status);
   void RunDecisions(const LastPush& last);
   void AnswerWeights(uint32_t index, Clock min_clock);
+  void ReplyPinned(uint32_t index, uint32_t* pins, proto::WireHeader reply, ConstBytes payload);
   void AnswerPlain(const Peer& peer, const proto::WireHeader& request, proto::ReplyStatus status);
   void SupersedePull(const Peer& peer, const proto::WireHeader& header, uint32_t local);
   void DropRequest(uint32_t index);

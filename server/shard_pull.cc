@@ -55,9 +55,11 @@ void Shard::DropRequest(uint32_t index) {
   uint32_t* link = &chunk.waiting;
   if (entry.state == OpenRequest::State::kWaiting) {
     consistency_->DropPull(requests_->TicketOf(index), entry.local);
+  } else if (entry.state == OpenRequest::State::kReducing) {
+    link = &chunk.reductions[entry.header.round].waiting;
   } else {
     CHECK(entry.state == OpenRequest::State::kSending) << "held pushes are dropped by their list";
-    --chunk.pins[entry.copy];
+    --*entry.pins;
     --sending_count_;
     link = &entry.peer->sending;
   }
@@ -99,21 +101,36 @@ void Shard::RunDecisions(const LastPush& last) {
 }
 
 void Shard::AnswerWeights(uint32_t index, Clock min_clock) {
+  const OpenRequest& entry = requests_->at(index);
+  Chunk& chunk = store_->at(entry.local);
+  WireHeader reply;
+  reply.codec = job_.pull_codec->id();
+  reply.version = chunk.version;
+  reply.min_clock = min_clock;
+  const size_t bytes = job_.pull_codec->EncodedBytes(chunk.count);
+  ReplyPinned(index, &chunk.pins[chunk.live], reply, {chunk.copies[chunk.live], bytes});
+}
+
+// Answers a request of a chunk's or a round's list with memory that stays pinned until it has left.
+// `reply` holds what is of the payload's kind; the rest is filled in here.
+void Shard::ReplyPinned(uint32_t index, uint32_t* pins, WireHeader reply, ConstBytes payload) {
   OpenRequest& entry = requests_->at(index);
   Chunk& chunk = store_->at(entry.local);
-  uint32_t* link = &chunk.waiting;
+  uint32_t* link = entry.state == OpenRequest::State::kReducing
+                       ? &chunk.reductions[entry.header.round].waiting
+                       : &chunk.waiting;
   while (*link != index) {
-    CHECK(*link != kNoRequest) << "an open pull is missing from its chunk's list";
+    CHECK(*link != kNoRequest) << "an open request is missing from its list";
     link = &requests_->at(*link).next;
   }
   *link = entry.next;
 
   Peer& peer = *entry.peer;
   entry.state = OpenRequest::State::kSending;
-  entry.copy = chunk.live;
+  entry.pins = pins;
   entry.next = kNoRequest;
   entry.since = time_.NowNs();
-  ++chunk.pins[chunk.live];
+  ++*pins;
   ++sending_count_;
   if (peer.sending == kNoRequest) {
     peer.sending = index;
@@ -122,7 +139,6 @@ void Shard::AnswerWeights(uint32_t index, Clock min_clock) {
   }
   peer.sending_tail = index;
 
-  WireHeader reply;
   reply.kind = MessageKind::kReply;
   reply.status = entry.status;
   reply.request_id = entry.header.request_id;
@@ -131,14 +147,11 @@ void Shard::AnswerWeights(uint32_t index, Clock min_clock) {
   reply.worker = entry.header.worker;
   reply.incarnation = entry.header.incarnation;
   reply.chunk = entry.header.chunk;
-  reply.codec = job_.pull_codec->id();
-  reply.payload_bytes = static_cast<uint32_t>(job_.pull_codec->EncodedBytes(chunk.count));
-  reply.version = chunk.version;
-  reply.min_clock = min_clock;
+  reply.payload_bytes = static_cast<uint32_t>(payload.size());
   reply.trace_id = entry.header.trace_id;
   bytes_out_ += reply.payload_bytes;
   const uint64_t ticket = requests_->TicketOf(index);
-  const Status status = peer.channel->Reply(reply, {chunk.copies[entry.copy], reply.payload_bytes});
+  const Status status = peer.channel->Reply(reply, payload);
   // The call may have closed the channel and dropped the request with it.
   if (!status.ok() && requests_->FindTicket(ticket) == index) DropRequest(index);
 }

@@ -138,6 +138,7 @@ void Shard::CarryOut(const Push& push) {
   }
   RunDecisions(last);
   FreeSlot(push.slot);
+  SettleReductions(push.local);
   if (ticket == 0 || header.payload_bytes == 0) return;
   const uint32_t index = requests_->FindTicket(ticket);
   if (index == kNoRequest || requests_->at(index).state != OpenRequest::State::kWaiting) return;

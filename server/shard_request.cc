@@ -49,6 +49,8 @@ Shard::Refusal Shard::Check(const Peer& peer, const WireHeader& header) const {
     case MessageKind::kPush:
     case MessageKind::kPushPull:
       return CheckPush(header, chunk);
+    case MessageKind::kReduce:
+      return CheckReduce(header, chunk);
     case MessageKind::kPull:
       if (header.payload_bytes != 0) return {ReplyStatus::kMalformed, "a pull has no payload"};
       break;
@@ -95,6 +97,7 @@ Shard::Arrival Shard::Judge(const WireHeader& header, uint32_t local) const {
   if (header.kind == MessageKind::kInit) {
     return chunk.initialised ? Arrival::kDrain : Arrival::kLand;
   }
+  if (header.kind == MessageKind::kReduce) return JudgeReduce(header, local);
   // One push of a life waits on a chunk at most: the next cannot be judged before it.
   if (HoldsPushOf(header, local)) return Arrival::kDrain;
   switch (consistency_->Preview({header.worker, header.incarnation, header.clock, local})) {
@@ -116,7 +119,8 @@ transport::Landing Shard::OnRequestArriving(transport::Channel& channel, const W
   if (peer == nullptr || Check(*peer, header).status != ReplyStatus::kOk) {
     return transport::Landing::Drain();
   }
-  if (!IsPush(header.kind) && header.kind != MessageKind::kInit) {
+  if (!IsPush(header.kind) && header.kind != MessageKind::kInit &&
+      header.kind != MessageKind::kReduce) {
     return transport::Landing::Drain();
   }
   Arrival arrival = Judge(header, *store_->FindLocal(header.chunk));
@@ -161,6 +165,8 @@ void Shard::Dispatch(Peer* peer, const WireHeader& header, int32_t slot) {
   } else if (header.kind == MessageKind::kPull) {
     OpenPull(peer, header, local, ReplyStatus::kOk);
     RunDecisions({});
+  } else if (header.kind == MessageKind::kReduce) {
+    HandleReduce({peer, &header, local, slot});
   } else {
     HandlePush({peer, &header, local, slot});
   }

@@ -63,6 +63,7 @@ ClusterOptions RandomOptions(uint64_t seed, int32_t staleness) {
   options.link_cuts = below(4);
   options.control_cuts = below(3);
   options.partitions = below(2);
+  options.reduce = staleness == 0 && below(2) == 0;
   return options;
 }
 
@@ -109,7 +110,8 @@ void Cluster::StartWorker(int32_t rank) {
                            .tensors = {},
                            .think_max_ns = options_.think_max_ns,
                            .empty_chance = options_.empty_chance,
-                           .report_steps = options_.report_steps};
+                           .report_steps = options_.report_steps,
+                           .reduce = options_.reduce};
   for (uint32_t i = 0; i < options_.chunks; ++i) {
     control::TensorSpec& tensor = options.tensors.emplace_back();
     tensor.set_name("t" + std::to_string(i));
@@ -245,6 +247,7 @@ ClusterResult Cluster::Run() {
   result_.acknowledged = ledger_.acknowledged();
   result_.refused = ledger_.refused();
   result_.unanswered = ledger_.unanswered();
+  result_.aggregates = ledger_.aggregates();
   result_.duration_ns = network_.NowNs() - start_ns;
   return std::move(result_);
 }

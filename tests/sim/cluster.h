@@ -32,6 +32,7 @@ struct ClusterOptions {
   TimeNs think_max_ns = 5 * kNsPerMs;
   double empty_chance = 0;
   bool report_steps = true;
+  bool reduce = false;  // BSP: every push comes after a round of kReduce.
 
   transport::SimFaults faults = {};
   uint32_t kills = 0;         // Workers that die, at random times.
@@ -52,6 +53,7 @@ struct ClusterResult {
   uint64_t weights_hash = 0;
   uint64_t events = 0;
   uint64_t acknowledged = 0, refused = 0, unanswered = 0;
+  uint64_t aggregates = 0;  // Of kReduce, that someone read.
   uint64_t resends = 0, duplicates = 0, links_lost = 0, busy = 0;
   uint32_t lives = 0;  // Of workers, that came to push.
   TimeNs longest_wait_ns = 0;

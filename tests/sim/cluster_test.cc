@@ -149,6 +149,30 @@ TEST_P(ClusterTest, StalenessIsWithinItsBoundAndReachesIt) {
   }
 }
 
+// Workers die inside rounds of kReduce: the others wait for the lease, and no longer, and whoever
+// contributed counts once.
+TEST(ReduceTest, ADeadWorkerDelaysNoRoundBeyondItsLease) {
+  TimeNs longest_ns = 0;
+  uint64_t aggregates = 0;
+  for (const uint64_t seed : SeedsToRun(30)) {
+    ClusterOptions options{.staleness = 0, .workers = 4, .clocks = 30, .slots = 30};
+    options.reduce = true;
+    options.kills = 2;
+    options.replace_chance = seed % 2 == 0 ? 1 : 0;
+    options.fault_window_ns = 60 * kNsPerMs;
+    options.faults = {.cut_chance = 0.004, .refuse_chance = 0.1};
+    const ClusterResult result = Cluster(seed, options).Run();
+    ASSERT_TRUE(result.errors.empty()) << "SLACKLINE_SEED=" << seed << "\n" << Text(result);
+    // Cut links come on top of the lease: backoff and a second try.
+    EXPECT_LE(result.longest_wait_ns, 2 * options.lease_ns + kNsPerSecond)
+        << "SLACKLINE_SEED=" << seed;
+    longest_ns = std::max(longest_ns, result.longest_wait_ns);
+    aggregates += result.aggregates;
+  }
+  EXPECT_GT(longest_ns, ClusterOptions().lease_ns / 2) << "no kill was ever waited for";
+  EXPECT_GT(aggregates, 100u);
+}
+
 INSTANTIATE_TEST_SUITE_P(Modes, ClusterTest, ::testing::Values(0, 1, 3, -1), [](const auto& info) {
   return info.param == 0  ? std::string("Bsp")
          : info.param < 0 ? std::string("Asp")

@@ -107,6 +107,13 @@ std::string Ledger::CheckRead(ChunkIndex chunk, std::span<const float> values, T
   return wrong;
 }
 
+std::string Ledger::CheckAggregate(ChunkIndex chunk, Clock clock, std::span<const float> values) {
+  const std::vector<float> mine(values.begin(), values.end());
+  const auto [first, is_new] = aggregates_.try_emplace({chunk, clock}, mine);
+  if (is_new || first->second == mine) return {};
+  return "chunk " + std::to_string(chunk) + " has two aggregates of clock " + std::to_string(clock);
+}
+
 std::string Ledger::CheckFinal(ChunkIndex chunk, std::span<const float> values) const {
   // After the end every acknowledgement is old.
   return CheckRead(chunk, values, kNever, {}) +

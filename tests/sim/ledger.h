@@ -8,8 +8,10 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/time_source.h"
@@ -54,6 +56,10 @@ class Ledger {
   // is as promised.
   std::string CheckRead(ChunkIndex chunk, std::span<const float> values, TimeNs asked_ns,
                         std::span<const MustSee> must_see) const;
+  // Checks that every reader of a clock's aggregate (kReduce) gets the same values.
+  std::string CheckAggregate(ChunkIndex chunk, Clock clock, std::span<const float> values);
+  uint64_t aggregates() const { return aggregates_.size(); }
+
   // Checks a chunk after the last push: exactly once what was acknowledged, at most once the rest.
   std::string CheckFinal(ChunkIndex chunk, std::span<const float> values) const;
 
@@ -82,6 +88,7 @@ class Ledger {
 
   const LedgerOptions options_;
   std::vector<Lives> pushes_;
+  std::map<std::pair<ChunkIndex, Clock>, std::vector<float>> aggregates_;
   uint64_t acknowledged_ = 0;
   uint64_t refused_ = 0;
 };

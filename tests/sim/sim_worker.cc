@@ -3,7 +3,11 @@
 #include <glog/logging.h>
 
 #include <algorithm>
+#include <cmath>
+#include <cstring>
 #include <utility>
+
+#include "proto/reduce.h"
 
 namespace slackline::sim {
 namespace {
@@ -144,25 +148,94 @@ void SimWorker::BeginStep() {
   for (size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[rng_.Below(i)]);
   for (const ChunkIndex chunk : order) {
     ChunkState& state = chunks_[chunk];
-    state.step = ChunkState::Step::kPush;
     state.clock = clock_;
     state.empty = empty;
-    ledger_.Sent(rank_, incarnation_, clock_, chunk, empty);
-    worker::ChunkRequest request{
-        .kind = MessageKind::kPushPull,
-        .chunk = chunk,
-        .clock = clock_,
-        .empty = empty,
-        .reply_codec = pull_codec_.id(),
-        .landing = state.landing.first(pull_codec_.EncodedBytes(state.count))};
-    if (!empty) {
-      FillGradient(chunk);
-      request.codec = push_codec_.id();
-      request.weight = 1;
-      request.payload = state.gradient.first(push_codec_.EncodedBytes(state.count));
+    // One that overflowed may leave the round out: its push says that it is not to be waited for.
+    if (options_.reduce && (!empty || rng_.Chance(0.5))) {
+      SubmitReduce(chunk);
+    } else {
+      SubmitPush(chunk);
     }
-    Submit(request);
     if (ended()) return;
+  }
+}
+
+void SimWorker::SubmitPush(ChunkIndex chunk) {
+  ChunkState& state = chunks_[chunk];
+  state.step = ChunkState::Step::kPush;
+  ledger_.Sent(rank_, incarnation_, clock_, chunk, state.empty);
+  worker::ChunkRequest request{
+      .kind = MessageKind::kPushPull,
+      .chunk = chunk,
+      .clock = clock_,
+      .empty = state.empty,
+      .reply_codec = pull_codec_.id(),
+      .landing = state.landing.first(pull_codec_.EncodedBytes(state.count))};
+  if (!state.empty) {
+    FillGradient(chunk);
+    request.codec = push_codec_.id();
+    request.weight = 1;
+    request.payload = state.gradient.first(push_codec_.EncodedBytes(state.count));
+  }
+  Submit(request);
+}
+
+// ---- Rounds of kReduce ----
+
+// A digit of base 4 for every life, at its worker's element: a sum in which one counts twice has a
+// digit above 1. A worker has few enough lives that this is exact.
+float SimWorker::Contribution() const {
+  return std::ldexp(1.0F, 2 * static_cast<int>(incarnation_ % 11));
+}
+
+// Rounds of both kinds, sums more often.
+void SimWorker::SubmitReduce(ChunkIndex chunk) {
+  ChunkState& state = chunks_[chunk];
+  state.step = ChunkState::Step::kReduce;
+  const uint32_t round = clock_ % 3 == 2 ? proto::kReduceSumRounds : 0;
+  worker::ChunkRequest request{
+      .kind = MessageKind::kReduce, .chunk = chunk, .clock = clock_, .round = round};
+  request.empty = state.empty;
+  if (!state.empty) {
+    const size_t bytes = ledger_.elements() * sizeof(float);
+    std::vector<float> values(ledger_.elements());
+    values[rank_] = Contribution();
+    std::memcpy(state.gradient.data(), values.data(), bytes);
+    request.codec = request.reply_codec = CodecId::kFp32;
+    request.weight = 1;
+    request.payload = state.gradient.first(bytes);
+    request.landing = state.landing.first(bytes);
+  }
+  Submit(request);
+}
+
+void SimWorker::CheckAggregate(ChunkIndex chunk, const worker::ChunkResult& result) {
+  ChunkState& state = chunks_[chunk];
+  longest_wait_ns_ = std::max(longest_wait_ns_, now_ns() - state.asked_ns);
+  if (result.bytes_received == 0) {
+    const bool joining = result.status == ReplyStatus::kRoundClosed && !state.took_part;
+    if (!state.empty && !joining) Wrong("a round of kReduce was answered without an aggregate");
+    return;
+  }
+  std::vector<float> values(ledger_.elements());
+  std::memcpy(values.data(), state.landing.data(), result.bytes_received);
+  const std::string wrong = ledger_.CheckAggregate(chunk, state.clock, values);
+  if (!wrong.empty()) Wrong(wrong);
+  uint32_t lives = 0;
+  for (const float value : values) {
+    auto digits = static_cast<uint32_t>(value);
+    for (; digits != 0; digits /= 4) {
+      lives += digits % 4;
+      if (digits % 4 > 1) Wrong("a contribution counts more than once: " + std::to_string(value));
+    }
+  }
+  const bool is_sum = state.clock % 3 != 2;
+  const auto own = static_cast<uint32_t>(values[rank_] / Contribution()) % 4;
+  // One that joined a complete round is not in it; another life's larger digit hides a maximum.
+  if (is_sum && own == 0 && state.took_part) Wrong("an aggregate lacks the reader's own part");
+  if (is_sum && result.weight != lives) {
+    Wrong("an aggregate of " + std::to_string(lives) + " has weight " +
+          std::to_string(result.weight));
   }
 }
 
@@ -196,7 +269,13 @@ void SimWorker::OnChunkDone(const worker::ChunkResult& result) {
     ChunkFinished();
     return;
   }
+  if (step == ChunkState::Step::kReduce) {
+    CheckAggregate(result.chunk, result);
+    SubmitPush(result.chunk);
+    return;
+  }
   longest_wait_ns_ = std::max(longest_wait_ns_, now_ns() - state.asked_ns);
+  state.took_part = state.took_part || result.status == ReplyStatus::kOk;
   if (result.status == ReplyStatus::kRoundClosed) {
     ledger_.Refused(rank_, incarnation_, state.clock, result.chunk);
     if (options_.job.staleness() != 0) Wrong("a round was closed without rounds");

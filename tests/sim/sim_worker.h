@@ -30,6 +30,7 @@ struct SimWorkerOptions {
   TimeNs think_max_ns = 5 * kNsPerMs;  // Between the answers of a clock and the next pushes.
   double empty_chance = 0;
   bool report_steps = true;  // To the coordinator, which then knows how fast clocks pass.
+  bool reduce = false;       // BSP: a round of kReduce before every push.
 };
 
 class SimWorker final : public SimProcess,
@@ -76,9 +77,10 @@ class SimWorker final : public SimProcess,
     size_t count = 0;
     MutableBytes gradient, landing;
     std::vector<float> decoded;
-    enum class Step : uint8_t { kIdle, kInit, kPull, kPush } step = Step::kIdle;
+    enum class Step : uint8_t { kIdle, kInit, kPull, kReduce, kPush } step = Step::kIdle;
     Clock clock = 0;
     bool empty = false;
+    bool took_part = false;  // A push of this life was applied.
     TimeNs asked_ns = 0;
     TimeNs retry_ns = kNever;  // Ask for the initial weights again.
   };
@@ -104,6 +106,10 @@ class SimWorker final : public SimProcess,
   void SubmitInit(ChunkIndex chunk);
   void SubmitPull(ChunkIndex chunk);
   void BeginStep();
+  void SubmitReduce(ChunkIndex chunk);
+  void SubmitPush(ChunkIndex chunk);
+  float Contribution() const;
+  void CheckAggregate(ChunkIndex chunk, const worker::ChunkResult& result);
   void FillGradient(ChunkIndex chunk);
   void CheckWeights(ChunkIndex chunk, const worker::ChunkResult& result, Clock reading);
   void ChunkFinished();

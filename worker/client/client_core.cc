@@ -13,11 +13,12 @@ namespace {
 
 bool IsChunkRequest(MessageKind kind) {
   return kind == MessageKind::kPushPull || kind == MessageKind::kPush ||
-         kind == MessageKind::kPull || kind == MessageKind::kInit;
+         kind == MessageKind::kPull || kind == MessageKind::kInit || kind == MessageKind::kReduce;
 }
 
-bool WantsPayload(MessageKind kind) {
-  return kind == MessageKind::kPushPull || kind == MessageKind::kPull;
+bool WantsPayload(const ChunkRequest& request) {
+  return request.kind == MessageKind::kPushPull || request.kind == MessageKind::kPull ||
+         (request.kind == MessageKind::kReduce && !request.empty);
 }
 
 }  // namespace
@@ -84,15 +85,15 @@ Status ClientCore::Submit(const ChunkRequest& request) {
       .chunk = request.chunk,
       .round = request.round,
       .codec = request.payload.empty() ? CodecId::kNone : request.codec,
-      .reply_codec = WantsPayload(request.kind) ? request.reply_codec : CodecId::kNone,
+      .reply_codec = WantsPayload(request) ? request.reply_codec : CodecId::kNone,
       .weight = request.weight,
       .scale = request.scale,
       .payload_bytes = static_cast<uint32_t>(request.payload.size()),
       .version = slot.version,
   };
   slot.payload = request.payload;
-  slot.landing = WantsPayload(request.kind) ? request.landing : MutableBytes{};
-  slot.wants_payload = WantsPayload(request.kind);
+  slot.landing = WantsPayload(request) ? request.landing : MutableBytes{};
+  slot.wants_payload = WantsPayload(request);
   slot.was_sent = false;
   slot.push_status = ReplyStatus::kOk;
   slot.clock = request.clock;
@@ -276,7 +277,8 @@ void ClientCore::OnWeights(Link& link, Slot& slot, const WireHeader& header, siz
         /*closed=*/false);
     return;
   }
-  if (slot.wants_payload) slot.version = header.version;
+  const bool reduced = slot.header.kind == MessageKind::kReduce;
+  if (slot.wants_payload && !reduced) slot.version = header.version;
   link.last_min_clock = std::max(link.last_min_clock, header.min_clock);
   Finish(link, slot, header);
 }
@@ -291,8 +293,10 @@ void ClientCore::Finish(Link& link, Slot& slot, const WireHeader& header) {
   Release(link, slot);
   slot.state = Slot::State::kIdle;
   if (--open_requests_ == 0) stall_check_ns_ = kNever;
+  const bool missed_round =
+      slot.header.kind == MessageKind::kReduce && slot.push_status != ReplyStatus::kOk;
   const bool filled = slot.push_status != ReplyStatus::kNotInitialised &&
-                      slot.push_status != ReplyStatus::kMalformed;
+                      slot.push_status != ReplyStatus::kMalformed && !missed_round;
   const ChunkResult result{.chunk = slot.header.chunk,
                            .clock = slot.clock,
                            .status = slot.push_status,
@@ -300,7 +304,8 @@ void ClientCore::Finish(Link& link, Slot& slot, const WireHeader& header) {
                            .bytes_received = filled ? slot.landing.size() : 0,
                            .resends = slot.resends,
                            .version = slot.version,
-                           .min_clock = header.min_clock};
+                           .min_clock = header.min_clock,
+                           .weight = header.weight};
   Pump(link);
   events_.OnChunkDone(result);
 }
@@ -325,7 +330,7 @@ void ClientCore::Pause(Link& link, Slot& slot, bool wait_for_map) {
 void ClientCore::PullAfterMissedPush(Link& link, Slot& slot, ReplyStatus status) {
   ++stats_.pushes_missed;
   slot.push_status = status;
-  if (!slot.wants_payload) {
+  if (!slot.wants_payload || slot.header.kind == MessageKind::kReduce) {
     Finish(link, slot, slot.header);
     return;
   }

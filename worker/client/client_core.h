@@ -20,6 +20,7 @@
 //   kRoundClosed      a push-pull's gradient came too late and was not applied; the weights are
 //                     fetched with a plain pull, and the result says so in push_status.
 //   kNotFinite        the same: the shard counted the push as empty.
+//                     A reduce that gets one of the two is done without payload.
 //   kNotInitialised   done without payload; the owner decides.
 //   kMalformed        done without payload; the owner reports it.
 //   kShuttingDown     as a cut: the shard may come back.
@@ -75,7 +76,7 @@ struct CoreMap {
 };
 
 struct ChunkRequest {
-  proto::MessageKind kind = proto::MessageKind::kPushPull;  // kPushPull, kPush, kPull or kInit.
+  proto::MessageKind kind = proto::MessageKind::kPushPull;  // Any but kHello.
   ChunkIndex chunk = 0;
   Clock clock = 0;  // A push-pull at c asks for the weights of c + 1; a pull at c for those of c.
   uint32_t round = 0;
@@ -85,7 +86,8 @@ struct ChunkRequest {
   double weight = 0;
   float scale = 1;
   ConstBytes payload = {};
-  MutableBytes landing = {};  // Filled wholly by the reply.
+  // Filled wholly by the reply. kReduce: as large as `payload`; an empty one is answered without.
+  MutableBytes landing = {};
 };
 
 struct ChunkResult {
@@ -99,6 +101,7 @@ struct ChunkResult {
   uint32_t resends = 0;
   uint64_t version = 0;
   Clock min_clock = kNoClock;  // Every live worker's updates through this clock are included.
+  double weight = 0;           // kReduce: of all contributions in the aggregate.
 };
 
 class CoreEvents {
