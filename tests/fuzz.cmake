@@ -16,3 +16,7 @@ slackline_fuzz(residual_codec_fuzz
   SOURCES common/codec/residual_codec_fuzz.cc
   LIBS slackline::common
   CORPUS common/corpus/residual_codec_fuzz)
+slackline_fuzz(shm_peer_fuzz
+  SOURCES transport/shm_peer_fuzz.cc
+  LIBS slackline::transport_shm
+  CORPUS transport/corpus/shm_peer_fuzz)

@@ -5,12 +5,21 @@
 #include <vector>
 
 #include "transport/auto/auto_endpoint.h"
+#include "transport/host_id.h"
+#include "transport/shm/shm_endpoint.h"
 #include "transport/tcp/tcp_endpoint.h"
 
 namespace slackline::transport {
 namespace {
 
 using Made = Result<std::unique_ptr<Endpoint>>;
+
+Made CreateShm(const EndpointOptions& options) {
+  ShmOptions shm;
+  shm.max_region_bytes = options.max_region_bytes;
+  shm.poll_mode = options.poll_mode;
+  return ShmEndpoint::Create(shm);
+}
 
 Made CreateTcp(const EndpointOptions& options) {
   TcpOptions tcp;
@@ -29,7 +38,8 @@ struct Transport {
 
 // In the order in which --transport=auto prefers them; TCP, which is always there, last.
 constexpr Transport kTransports[] = {
-    {"tcp", CreateTcp, "nothing faster is built in", nullptr},
+    {"shm", CreateShm, "same host", HostId},
+    {"tcp", CreateTcp, "any host", nullptr},
 };
 
 Made CreateAuto(const EndpointOptions& options) {

@@ -232,7 +232,8 @@ TEST_P(TransportTest, AReplyBufferIsFreeOnceReplySent) {
   };
   MutableBytes landing = ClientMemory(kBytes);
   ASSERT_TRUE(channel->Send(RequestHeader(1, 0, MessageKind::kPull), {}, landing).ok());
-  ASSERT_TRUE(PumpUntil([&] { return !client_handler.replies.empty(); }));
+  ASSERT_TRUE(PumpUntil(
+      [&] { return !client_handler.replies.empty() && !server_handler.replies_sent.empty(); }));
   EXPECT_TRUE(HasPattern(landing, 1));
   EXPECT_EQ(server_handler.replies_sent, std::vector<uint64_t>{1});
 }

@@ -321,6 +321,24 @@ TEST(TcpWakeTest, WakeEndsALongPoll) {
   EXPECT_LT(time.NowNs() - start_ns, 60 * kNsPerSecond);
 }
 
+// A client must be able to tell a slow link from a dead one in the middle of a message.
+TEST_F(TcpTest, PartsOfMessagesCountAsMoved) {
+  RawSocket stranger(address);
+  ASSERT_TRUE(PumpUntil([&] { return server_handler.opened.size() == 2; }));
+  const Channel& there = *server_handler.opened.back();
+  const uint64_t before = there.bytes_moved();
+  const HeaderBytes header = Encode(RequestHeader(1, kBytes));
+  stranger.Write(ConstBytes(header));
+  stranger.Write(std::vector<std::byte>(kBytes / 2));
+  ASSERT_TRUE(
+      PumpUntil([&] { return there.bytes_moved() >= before + header.size() + kBytes / 2; }));
+  EXPECT_TRUE(server_handler.requests.empty()) << "the message is not complete";
+  const uint64_t here = channel->bytes_moved();
+  ExpectUndisturbed();
+  // Read and acknowledged: the payload came back, so both ways count.
+  EXPECT_GE(channel->bytes_moved(), here + 2 * kBytes);
+}
+
 // ---- Cost ----
 
 // Keeps a window of push-pulls in flight and records nothing, so that what allocates is the

@@ -7,7 +7,7 @@
 #include "tests/transport/conformance.h"
 #include "transport/address.h"
 #include "transport/peer_log.h"
-#include "transport/tcp/request_table.h"
+#include "transport/request_table.h"
 #include "transport/tcp/send_queue.h"
 
 namespace slackline::transport {

@@ -478,6 +478,40 @@ TEST_F(ClientCoreTest, ASilentShardIsAskedForASignOfLifeAndThenCut) {
   EXPECT_EQ(events_.all_open, 1);
 }
 
+// A payload that takes minutes on a slow link: nothing is complete, but bytes move.
+TEST_F(ClientCoreTest, MovingBytesAreALifeSign) {
+  const CoreOptions options = Options();
+  StartOpen(1, options);
+  FakeChannel& channel = endpoint_.last();
+  Submit({0});
+  for (int i = 0; i < 9; ++i) {
+    channel.moved_bytes += 1000;
+    RunUntil(time_.now_ns + options.probe_ns);
+  }
+  EXPECT_FALSE(channel.closed);
+  EXPECT_EQ(channel.sent.size(), 2U) << "nobody had to ask";
+  RunUntil(time_.now_ns + 3 * options.probe_ns);
+  EXPECT_TRUE(channel.closed) << "it stands still";
+}
+
+// The answer to a probe waits behind a large reply; meanwhile its id is not free.
+TEST_F(ClientCoreTest, AnUnansweredProbeIsNotSentTwice) {
+  const CoreOptions options = Options();
+  StartOpen(1, options);
+  FakeChannel& channel = endpoint_.last();
+  Submit({0});
+  RunUntil(time_.now_ns + 2 * options.probe_ns);
+  ASSERT_EQ(channel.sent.size(), 3U);
+  channel.moved_bytes += 1000;  // A sign of life, not the answer.
+  RunUntil(time_.now_ns + options.probe_ns);
+  RunUntil(time_.now_ns + options.probe_ns);
+  EXPECT_EQ(channel.sent.size(), 3U);
+  EXPECT_FALSE(channel.closed) << "silent for one look";
+  endpoint_.Answer(channel, 2, ReplyStatus::kOk);
+  RunUntil(time_.now_ns + 2 * options.probe_ns);
+  EXPECT_EQ(channel.sent.size(), 4U) << "answered: the next silence asks anew";
+}
+
 TEST_F(ClientCoreTest, AnIdleLinkIsLeftAlone) {
   StartOpen();
   RunUntil(time_.now_ns + 100 * kNsPerSecond);

@@ -42,8 +42,10 @@ class FakeChannel final : public transport::Channel {
   void ResumeReceiving() override {}
   void Close() override { closed = true; }
   std::string_view peer() const override { return peer_; }
+  uint64_t bytes_moved() const override { return moved_bytes; }
 
   std::vector<Sent> sent;
+  uint64_t moved_bytes = 0;
   bool closed = false;
   Status next_send;  // What the next Send returns, once.
 

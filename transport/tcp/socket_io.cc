@@ -1,5 +1,7 @@
 #include "transport/tcp/socket_io.h"
 
+#include <linux/tcp.h>
+#include <netinet/in.h>
 #include <sys/socket.h>
 
 #include <cerrno>
@@ -33,6 +35,13 @@ IoResult ScatterRead(int socket, std::span<iovec> vectors, TcpIoStats& stats) {
   const IoResult result = ResultOf(recvmsg(socket, &message, MSG_DONTWAIT));
   if (result.error == EAGAIN) ++stats.reads_blocked;
   return result;
+}
+
+uint64_t AckedBytes(int socket) {
+  tcp_info info = {};
+  socklen_t size = sizeof info;
+  if (getsockopt(socket, IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return 0;
+  return info.tcpi_bytes_acked;
 }
 
 }  // namespace slackline::transport

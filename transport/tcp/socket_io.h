@@ -27,5 +27,8 @@ struct IoResult {
 
 IoResult GatherWrite(int socket, std::span<iovec> vectors, TcpIoStats& stats);
 IoResult ScatterRead(int socket, std::span<iovec> vectors, TcpIoStats& stats);
+// Bytes that the other end's kernel has acknowledged: what was written into this one's buffers says
+// nothing of a peer. 0 where the system does not tell.
+uint64_t AckedBytes(int socket);
 
 }  // namespace slackline::transport

@@ -95,6 +95,11 @@ void TcpChannel::ResumeReceiving() {
   endpoint_.Activate(*this);
 }
 
+uint64_t TcpChannel::bytes_moved() const {
+  if (phase_ != Phase::kOpen) return bytes_read_;
+  return bytes_read_ + AckedBytes(const_cast<TcpSocket&>(socket_).native_handle());
+}
+
 // ---- Life ----
 
 void TcpChannel::StartConnecting(TimeNs deadline_ns, TimeNs timeout_ns) {

@@ -23,8 +23,8 @@
 #include <string_view>
 #include <vector>
 
+#include "transport/request_table.h"
 #include "transport/tcp/handler_slot.h"
-#include "transport/tcp/request_table.h"
 #include "transport/tcp/send_queue.h"
 #include "transport/tcp/socket_io.h"
 #include "transport/transport.h"
@@ -52,7 +52,7 @@ class TcpChannel final : public Channel {
   void ResumeReceiving() override;
   void Close() override;
   std::string_view peer() const override { return peer_; }
-  uint64_t bytes_moved() const override { return bytes_moved_; }
+  uint64_t bytes_moved() const override;
 
   // ---- For the endpoint ----
   // Tries the addresses in turn until the deadline; reports OnOpened or OnClosed inside Poll().
@@ -139,7 +139,7 @@ class TcpChannel final : public Channel {
   MutableBytes landing_;       // Whole.
   size_t payload_filled_ = 0;  // Of header_.payload_bytes.
   TimeNs read_progress_ns_ = 0;
-  uint64_t bytes_moved_ = 0;
+  uint64_t bytes_read_ = 0;
 
   uint32_t read_misses_ = 0;  // Reads in a row that would have blocked.
   bool read_waiting_ = false, write_waiting_ = false;

@@ -88,7 +88,7 @@ size_t TcpChannel::ReadVectors(std::span<iovec> vectors, size_t budget_bytes,
 void TcpChannel::ConsumeRead(size_t bytes) {
   // Noted where a message begins or goes on; the sweep that looks at it runs seldom.
   read_progress_ns_ = endpoint_.now_ns_;
-  bytes_moved_ += bytes;
+  bytes_read_ += bytes;
   if (reading_ != Reading::kHeader) {
     const size_t take = std::min(bytes, header_.payload_bytes - payload_filled_);
     payload_filled_ += take;

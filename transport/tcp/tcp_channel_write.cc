@@ -34,7 +34,6 @@ void TcpChannel::ServiceWrites() {
     }
     ++endpoint_.events_;
     budget_bytes -= result.bytes;
-    bytes_moved_ += result.bytes;
     queue_->Advance(result.bytes);
     ReportWritten();
     // A short write means a full socket: there is no point in asking again.

@@ -60,8 +60,8 @@ struct CoreOptions {
   TimeNs backoff_max_ns = 2 * kNsPerSecond;
   TimeNs busy_pause_min_ns = 1 * kNsPerMs;
   TimeNs busy_pause_max_ns = 200 * kNsPerMs;
-  // A link that owes an answer and was silent this long is asked for a sign of life; if none comes
-  // for as long again it is cut.
+  // A link that owes an answer and on which no byte moved for this long is asked for a sign of
+  // life; if none comes for as long again it is cut.
   TimeNs probe_ns = 5 * kNsPerSecond;
   TimeNs stall_report_ns = 5 * kNsPerSecond;
   TimeNs stall_timeout_ns = 60 * kNsPerSecond;  // For one request, over all its resends.
@@ -205,8 +205,10 @@ class ClientCore final : private transport::Handler {
     TimeNs deadline_ns = 0;  // kBackoff: connect. kGreeting: give up. kOpen: look for life.
     uint32_t attempts = 0;   // Failed in a row.
     uint32_t busy_in_a_row = 0;
-    bool heard = false;    // Anything since the last look.
-    bool probing = false;  // A hello is out on an open link.
+    bool heard = false;         // Anything since the last look.
+    uint64_t moved_bytes = 0;   // The channel's, at the last look.
+    uint32_t silent_looks = 0;  // In a row.
+    bool probing = false;       // A hello is out on an open link.
     Clock last_min_clock = kNoClock;
     Status last_error;
     size_t credit_used_bytes = 0;

@@ -114,6 +114,9 @@ void ClientCore::LoseLink(Link& link, const Status& status, bool closed) {
   link.channel = nullptr;
   if (link.state == Link::State::kOpen) --links_open_;
   link.probing = false;
+  link.heard = false;
+  link.silent_looks = 0;
+  link.moved_bytes = 0;
   link.last_error = status;
   link.credit_used_bytes = 0;
   link.open = 0;
@@ -155,19 +158,23 @@ void ClientCore::TickLink(Link& link, TimeNs now_ns) {
 }
 
 // A peer that vanished without a word (its host lost power) leaves a connection that looks open. A
-// hello that goes unanswered finds out, and costs nothing while answers flow.
+// hello that goes unanswered finds out, and costs nothing while answers, or parts of them, flow.
 void ClientCore::LookForLife(Link& link, TimeNs now_ns) {
   link.deadline_ns = now_ns + options_.probe_ns;
-  if (link.heard || link.open == 0) {
-    link.heard = false;
-    link.probing = false;
+  const uint64_t moved_bytes = link.channel->bytes_moved();
+  const bool alive = link.heard || moved_bytes != link.moved_bytes;
+  link.heard = false;
+  link.moved_bytes = moved_bytes;
+  if (alive || link.open == 0) {
+    link.silent_looks = 0;
     return;
   }
-  if (link.probing) {
+  if (++link.silent_looks > 1) {
     LoseLink(link, DeadlineExceeded("the shard was silent for too long"), /*closed=*/false);
     return;
   }
-  link.probing = true;
+  // One that went out earlier may still be unanswered, behind a large payload: it serves as well.
+  if (std::exchange(link.probing, true)) return;
   if (const Status sent = SendHello(link); !sent.ok()) LoseLink(link, sent, /*closed=*/false);
 }
 

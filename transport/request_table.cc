@@ -1,4 +1,4 @@
-#include "transport/tcp/request_table.h"
+#include "transport/request_table.h"
 
 #include <bit>
 
