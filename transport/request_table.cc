@@ -27,7 +27,9 @@ RequestTable::Entry* RequestTable::Insert(uint64_t id) {
   if (full()) return nullptr;
   Entry& entry = slots_[Probe(id)];
   if (entry.used) return nullptr;
-  entry = {.id = id, .landing = {}, .used = true, .taken_sent = false, .reply_queued = false};
+  entry = Entry{};
+  entry.id = id;
+  entry.used = true;
   ++size_;
   return &entry;
 }

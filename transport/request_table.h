@@ -20,6 +20,7 @@ class RequestTable {
     bool used = false;
     bool taken_sent = false;    // Acceptor: kTaken was queued.
     bool reply_queued = false;  // Acceptor: the reply was queued and is not sent yet.
+    uint32_t tag = 0;           // The transport's own.
   };
 
   RequestTable();

@@ -32,6 +32,8 @@ class TransportFixture {
   virtual std::vector<std::string> BadAddresses() = 0;
   // What a channel to `address` says of its other end.
   virtual std::string PeerName(const std::string& address) { return address; }
+  // Payloads up to this size may be copied once, by their receiver.
+  virtual size_t MaxCopiedPayloadBytes() { return 0; }
   // Polls the endpoints in turn until `done` or until the transport's patience ends (false).
   virtual bool PumpUntil(const std::vector<Endpoint*>& endpoints,
                          const std::function<bool()>& done) = 0;
@@ -134,6 +136,10 @@ class TransportTest : public testing::TestWithParam<TransportUnderTest> {
   // the same size and the pattern `request_id + kReplySeed`. One request at a time: the memory is
   // used again for the next.
   void ServeEcho(size_t max_payload_bytes);
+  // How many bytes of a payload of this size one end may copy.
+  uint64_t Copied(size_t payload_bytes) {
+    return payload_bytes <= fixture->MaxCopiedPayloadBytes() ? payload_bytes : 0;
+  }
   // The server or the client vanishes with all its channels.
   void KillServer();
   void KillClient();

@@ -188,6 +188,12 @@ void TcpChannel::CreateTables() {
       std::make_unique<SendQueue>(role_ == Role::kConnector ? kConnectorQueue : kAcceptorQueue);
 }
 
+std::string TcpChannel::LocalHost() const {
+  boost::system::error_code error;
+  const SocketAddress local = socket_.local_endpoint(error);
+  return error ? std::string() : local.address().to_string();
+}
+
 bool TcpChannel::hot() const {
   if (phase_ != Phase::kOpen) return false;
   const bool may_read = reading_ != Reading::kPaused && !read_waiting_;

@@ -54,6 +54,9 @@ class TcpChannel final : public Channel {
   std::string_view peer() const override { return peer_; }
   uint64_t bytes_moved() const override;
 
+  // This end's address without its port: the one that routes to the peer. Empty: not connected.
+  std::string LocalHost() const;
+
   // ---- For the endpoint ----
   // Tries the addresses in turn until the deadline; reports OnOpened or OnClosed inside Poll().
   void StartConnecting(TimeNs deadline_ns, TimeNs timeout_ns);
