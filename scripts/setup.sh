@@ -11,6 +11,8 @@ readonly packages=(
   # Libraries: sockets, messages, flags, logs, SIMD, errors, checksums, JSON.
   libboost1.81-dev libprotobuf-dev libgflags-dev libgoogle-glog-dev libhwy-dev libexpected-dev
   libxxhash-dev nlohmann-json3-dev zlib1g-dev
+  # RDMA: verbs and the drivers behind them.
+  rdma-core libibverbs-dev ibverbs-providers
   # The trainer's tensors and their BLAS.
   libtorch-dev libopenblas0-pthread
   # Tests, fuzzing, benchmarks, checks.

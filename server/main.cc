@@ -9,13 +9,12 @@
 #include "common/flags.h"
 #include "server/server_process.h"
 #include "transport/address.h"
-#include "transport/factory.h"
+#include "transport/transport_flags.h"
 
 DEFINE_string(coordinator, "", "host:port of the coordinator");
 DEFINE_string(host, "127.0.0.1", "address that shards listen on and workers connect to");
 DEFINE_int32(port, 0, "port of the first shard, the others follow; 0 takes free ones");
 DEFINE_int32(shards, 1, "shards, each with a thread and a port of its own");
-DEFINE_string(transport, "tcp", "transport of the data plane");
 DEFINE_double(connect_timeout_s, 15, "how long to look for the coordinator");
 
 namespace {
@@ -34,10 +33,7 @@ ServerOptions OptionsFromFlags() {
   if (FLAGS_host.empty()) {
     ExitOnFlagError(FlagStatus("host", FLAGS_host, "an address to listen on"));
   }
-  if (!slackline::transport::CheckTransportName(FLAGS_transport).ok()) {
-    ExitOnFlagError(FlagStatus("transport", FLAGS_transport,
-                               "one of " + slackline::transport::TransportNames()));
-  }
+  slackline::transport::TransportChoice transport = slackline::transport::TransportFromFlags();
   // Last, so that a wrong value is named even where a cluster was not.
   if (!slackline::transport::ParseHostPort(FLAGS_coordinator)) {
     ExitOnFlagError(FlagStatus("coordinator", FLAGS_coordinator, "host:port"));
@@ -47,7 +43,8 @@ ServerOptions OptionsFromFlags() {
   options.host = FLAGS_host;
   options.port = static_cast<uint16_t>(FLAGS_port);
   options.shards = static_cast<uint32_t>(FLAGS_shards);
-  options.transport = FLAGS_transport;
+  options.transport = std::move(transport.name);
+  options.endpoint = std::move(transport.options);
   options.connect_timeout_ns =
       static_cast<slackline::TimeNs>(FLAGS_connect_timeout_s * slackline::kNsPerSecond);
   return options;
@@ -78,7 +75,8 @@ int main(int argc, char** argv) {
                                     "to them and answers with weights.",
                          .examples = "slackline-server --coordinator=127.0.0.1:4700 --shards=2",
                          .groups = {{"Job", {"coordinator", "connect_timeout_s"}},
-                                    {"Shards", {"shards", "host", "port", "transport"}}}});
+                                    {"Shards", {"shards", "host", "port"}},
+                                    slackline::transport::TransportFlagGroup()}});
   slackline::InitLogging(argv[0]);
   const ServerOptions options = OptionsFromFlags();
   // Writing to a peer that has gone is an error code, not a signal.

@@ -71,8 +71,9 @@ Status ServerProcess::OpenShards() {
     const uint32_t port = options_.port == 0 ? 0 : options_.port + i;
     const std::string address =
         options_.transport + "://" + options_.host + ":" + std::to_string(port);
-    SLACKLINE_ASSIGN_OR_RETURN_STATUS(std::unique_ptr<ShardThread> shard,
-                                      ShardThread::Create(options_.transport, address));
+    SLACKLINE_ASSIGN_OR_RETURN_STATUS(
+        std::unique_ptr<ShardThread> shard,
+        ShardThread::Create(options_.transport, options_.endpoint, address));
     shards_.push_back(std::move(shard));
   }
   return OkStatus();

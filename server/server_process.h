@@ -17,6 +17,7 @@
 #include "proto/control.pb.h"
 #include "server/shard_thread.h"
 #include "transport/control/control_channel.h"
+#include "transport/factory.h"
 
 namespace slackline::server {
 
@@ -26,6 +27,7 @@ struct ServerOptions {
   uint16_t port = 0;               // Of the first shard, the others follow; 0: any free ones.
   uint32_t shards = 1;
   std::string transport = "tcp";
+  transport::EndpointOptions endpoint = {};
   TimeNs connect_timeout_ns = 15 * kNsPerSecond;
   // A coordinator that is away for longer will not come back.
   TimeNs coordinator_absence_ns = 600 * kNsPerSecond;

@@ -26,10 +26,11 @@ class NobodyYet final : public transport::Handler {
 }  // namespace
 
 Result<std::unique_ptr<ShardThread>> ShardThread::Create(std::string_view transport,
+                                                         const transport::EndpointOptions& options,
                                                          const std::string& address) {
   static NobodyYet nobody;
   SLACKLINE_ASSIGN_OR_RETURN(std::unique_ptr<transport::Endpoint> endpoint,
-                             transport::CreateEndpoint(transport));
+                             transport::CreateEndpoint(transport, options));
   endpoint->set_handler(&nobody);
   SLACKLINE_ASSIGN_OR_RETURN(std::string bound, endpoint->Listen(address));
   return std::unique_ptr<ShardThread>(new ShardThread(std::move(endpoint), std::move(bound)));

@@ -21,6 +21,7 @@
 #include "proto/control.pb.h"
 #include "server/checkpoint/checkpoint_writer.h"
 #include "server/shard.h"
+#include "transport/factory.h"
 #include "transport/transport.h"
 
 namespace slackline::server {
@@ -35,6 +36,7 @@ class ShardThread {
 
   // Listens; nothing is answered before Start. AlreadyExists: the port is in use.
   static Result<std::unique_ptr<ShardThread>> Create(std::string_view transport,
+                                                     const transport::EndpointOptions& options,
                                                      const std::string& address);
   ~ShardThread();
 

@@ -6,6 +6,7 @@
 
 #include "transport/auto/auto_endpoint.h"
 #include "transport/host_id.h"
+#include "transport/rdma/rdma_endpoint.h"
 #include "transport/shm/shm_endpoint.h"
 #include "transport/tcp/tcp_endpoint.h"
 
@@ -27,6 +28,12 @@ Made CreateTcp(const EndpointOptions& options) {
   return TcpEndpoint::Create(tcp);
 }
 
+Made CreateRdma(const EndpointOptions& options) {
+  RdmaOptions rdma = options.rdma;
+  rdma.max_region_bytes = options.max_region_bytes;
+  return RdmaEndpoint::Create(rdma);
+}
+
 struct Transport {
   std::string_view name;
   Made (*create)(const EndpointOptions& options);
@@ -39,6 +46,7 @@ struct Transport {
 // In the order in which --transport=auto prefers them; TCP, which is always there, last.
 constexpr Transport kTransports[] = {
     {"shm", CreateShm, "same host", HostId},
+    {"rdma", CreateRdma, "both ends have an RDMA device", nullptr},
     {"tcp", CreateTcp, "any host", nullptr},
 };
 

@@ -10,6 +10,7 @@
 
 #include "common/status.h"
 #include "transport/poll_mode.h"
+#include "transport/rdma/rdma_options.h"
 #include "transport/transport.h"
 
 namespace slackline::transport {
@@ -19,11 +20,14 @@ struct EndpointOptions {
   uint64_t max_region_bytes = uint64_t{256} << 30;
   // How a waiting Poll() waits. TCP by itself always sleeps.
   PollMode poll_mode = PollMode::kAdaptive;
+  // For "rdma", also as one of auto's ways.
+  RdmaOptions rdma = {};
 };
 
-// `name` is the value of --transport. "auto" picks for each peer: shared memory on one host, else
-// TCP. (The simulator is not made here: its endpoints share a network that their test owns.)
-// InvalidArgument names the transports there are; other errors: this machine does not have it.
+// `name` is the value of --transport. "auto" picks for each peer: shared memory on one host, RDMA
+// where both ends have a device, else TCP. (The simulator is not made here: its endpoints share a
+// network that their test owns.) InvalidArgument names the transports there are; other errors: this
+// machine does not have it.
 Result<std::unique_ptr<Endpoint>> CreateEndpoint(std::string_view name,
                                                  const EndpointOptions& options = {});
 

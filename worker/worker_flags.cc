@@ -13,13 +13,11 @@
 
 #include "common/codec/codec.h"
 #include "common/flags.h"
-#include "transport/factory.h"
+#include "transport/transport_flags.h"
 
 DEFINE_string(mode, "train", "train, evaluate or generate");
 DEFINE_string(coordinator, "", "host:port of the coordinator; needed to train");
 DEFINE_int32(rank, -1, "rank to take; -1: any free one");
-DEFINE_string(transport, "tcp",
-              "how to reach the servers; auto takes the fastest way that both ends have");
 DEFINE_double(connect_timeout_s, 15, "how long to look for the coordinator");
 DEFINE_double(start_timeout_s, 120, "how long to wait for all servers and workers");
 DEFINE_double(stall_timeout_s, 60, "how long a server may leave a request without any answer");
@@ -111,8 +109,8 @@ ProgramHelp Help() {
            {"optimizer", "learning_rate", "schedule", "warmup_steps", "final_fraction",
             "step_every", "step_factor", "momentum", "beta1", "beta2", "epsilon", "weight_decay"}},
           {"Model", {"model", "layers", "heads", "width", "context", "hidden"}},
-          {"On the wire",
-           {"transport", "codec", "push_codec", "pull_codec", "chunk_bytes", "credit_bytes"}},
+          {"On the wire", {"codec", "push_codec", "pull_codec", "chunk_bytes", "credit_bytes"}},
+          transport::TransportFlagGroup(),
           {"Loss scale",
            {"loss_scale", "loss_scale_growth", "loss_scale_backoff", "loss_scale_min",
             "loss_scale_max"}},
@@ -250,10 +248,7 @@ void CheckCommonFlags() {
 }
 
 void CheckTrainingFlags() {
-  if (!transport::CheckTransportName(FLAGS_transport).ok()) {
-    ExitOnFlagError(
-        FlagStatus("transport", FLAGS_transport, "one of " + transport::TransportNames()));
-  }
+  (void)transport::TransportFromFlags();
   CheckChoice("async_scale", FLAGS_async_scale, {"mean", "sum"});
   CheckChoice("optimizer", FLAGS_optimizer,
               {"sgd", "momentum", "nesterov", "adam", "adamw", "adagrad"});
@@ -411,7 +406,9 @@ ClientOptions ClientFromFlags(control::JobSpec job) {
   const auto seconds = [](double value) { return static_cast<TimeNs>(value * kNsPerSecond); };
   ClientOptions options;
   options.coordinator = FLAGS_coordinator;
-  options.transport = FLAGS_transport;
+  transport::TransportChoice transport = transport::TransportFromFlags();
+  options.transport = std::move(transport.name);
+  options.endpoint = std::move(transport.options);
   options.wanted_rank = FLAGS_rank;
   options.job = std::move(job);
   options.connect_timeout_ns = seconds(FLAGS_connect_timeout_s);

@@ -73,7 +73,8 @@ int NumaNodeOfThisThread() {
 Status NoSuchDevice(const std::string& name, std::span<ibv_device* const> devices) {
   std::string list;
   for (const ibv_device* device : devices) {
-    list += (list.empty() ? "" : ", ") + std::string(ibv_get_device_name(const_cast<ibv_device*>(device)));
+    list += (list.empty() ? "" : ", ") +
+            std::string(ibv_get_device_name(const_cast<ibv_device*>(device)));
   }
   return InvalidArgument("RDMA device '" + name + "' does not exist: this host has " + list);
 }
@@ -89,15 +90,15 @@ Status ChoosePort(const RdmaOptions& options, RdmaPort* out) {
   std::string states;
   for (int port = 1; port <= count; ++port) {
     if (options.port != 0 && options.port != port) continue;
-    if (const int error = ibv_query_port(out->context.get(), static_cast<uint8_t>(port),
-                                         &out->state);
+    if (const int error =
+            ibv_query_port(out->context.get(), static_cast<uint8_t>(port), &out->state);
         error != 0) {
       return ErrnoStatus(error, "ibv_query_port of " + out->device);
     }
     out->port = static_cast<uint8_t>(port);
     if (out->state.state == IBV_PORT_ACTIVE) return OkStatus();
-    states += " port " + std::to_string(port) + " is " +
-              std::string(PortStateName(out->state.state));
+    states +=
+        " port " + std::to_string(port) + " is " + std::string(PortStateName(out->state.state));
   }
   return Unavailable("RDMA device " + out->device + ":" + states +
                      ", expected PORT_ACTIVE: bring its network interface up (ip link set ... up) "
@@ -200,9 +201,8 @@ const RdmaGid& RdmaPort::GidFor(std::string_view local_host) const {
       if (std::memcmp(candidate.gid.raw, wanted->raw, sizeof(wanted->raw)) == 0) return candidate;
     }
   }
-  return *std::min_element(gids.begin(), gids.end(), [](const RdmaGid& a, const RdmaGid& b) {
-    return Rank(a) < Rank(b);
-  });
+  return *std::min_element(gids.begin(), gids.end(),
+                           [](const RdmaGid& a, const RdmaGid& b) { return Rank(a) < Rank(b); });
 }
 
 Result<std::vector<RdmaPort>> OpenPorts(const RdmaOptions& options) {

@@ -27,8 +27,8 @@ struct RdmaPort {
   uint8_t port = 0;
   ibv_port_attr state{};
   ibv_device_attr limits{};
-  int numa_node = -1;          // -1: not known.
-  std::vector<RdmaGid> gids;   // Those that channels may use, never empty.
+  int numa_node = -1;         // -1: not known.
+  std::vector<RdmaGid> gids;  // Those that channels may use, never empty.
 
   bool ethernet() const { return state.link_layer == IBV_LINK_LAYER_ETHERNET; }
   // The GID for a peer that `local_host`, an address of this host, routes to. If no GID has that

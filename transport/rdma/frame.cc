@@ -49,7 +49,8 @@ Result<Frame> ParseFrame(ConstBytes in) {
   const auto type = LoadLe<uint8_t>(&in[at::kType]);
   const auto kind = LoadLe<uint8_t>(&in[at::kPayloadKind]);
   if (type < 1 || type > 3) {
-    return Err(InvalidArgument("RDMA frame: type is " + std::to_string(type) + ", expected 1 to 3"));
+    return Err(
+        InvalidArgument("RDMA frame: type is " + std::to_string(type) + ", expected 1 to 3"));
   }
   if (kind > 3) {
     return Err(InvalidArgument("RDMA frame: payload kind is " + std::to_string(kind) +

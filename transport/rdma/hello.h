@@ -24,19 +24,19 @@ inline constexpr size_t kHelloReasonChars = 176;
 
 struct Hello {
   uint16_t version = kRdmaProtocolVersion;
-  bool accepted = true;          // False: the answer is no, `reason` says why.
-  uint32_t queue_pair = 0;       // 24 bits.
-  uint32_t first_packet = 0;     // PSN, 24 bits.
+  bool accepted = true;       // False: the answer is no, `reason` says why.
+  uint32_t queue_pair = 0;    // 24 bits.
+  uint32_t first_packet = 0;  // PSN, 24 bits.
   std::array<uint8_t, 16> gid{};
-  uint16_t lid = 0;              // InfiniBand's; 0 on Ethernet.
-  bool ethernet = true;          // The port's link layer.
-  uint8_t reads = 0;             // READs it answers at one time.
-  uint32_t mtu_bytes = 0;        // The largest packet it can take.
-  uint32_t eager_bytes = 0;      // The largest payload that fits its receive buffers.
-  uint32_t credits = 0;          // Receive buffers for this channel.
-  uint32_t rail = 0;             // Index among the sender's devices.
-  std::string device;            // "mlx5_0", for messages.
-  std::string reason;            // One line.
+  uint16_t lid = 0;          // InfiniBand's; 0 on Ethernet.
+  bool ethernet = true;      // The port's link layer.
+  uint8_t reads = 0;         // READs it answers at one time.
+  uint32_t mtu_bytes = 0;    // The largest packet it can take.
+  uint32_t eager_bytes = 0;  // The largest payload that fits its receive buffers.
+  uint32_t credits = 0;      // Receive buffers for this channel.
+  uint32_t rail = 0;         // Index among the sender's devices.
+  std::string device;        // "mlx5_0", for messages.
+  std::string reason;        // One line.
 
   friend bool operator==(const Hello&, const Hello&) = default;
 };

@@ -17,6 +17,8 @@ class RdmaEndpoint;
 class RdmaRegion final : public Region {
  public:
   RdmaRegion(RdmaEndpoint& endpoint, std::unique_ptr<Region> memory);
+  // Of memory that another transport allocated and frees later.
+  RdmaRegion(RdmaEndpoint& endpoint, MutableBytes memory);
   // Channels that grant part of it to their peers are closed, and report it in the next Poll.
   ~RdmaRegion() override;
 

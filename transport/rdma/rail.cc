@@ -10,8 +10,8 @@
 #include <cstring>
 #include <utility>
 
-#include "transport/rdma/frame.h"
 #include "transport/mapped_region.h"
+#include "transport/rdma/frame.h"
 
 namespace slackline::transport {
 namespace {

@@ -66,9 +66,8 @@ Status RdmaChannel::Send(const proto::WireHeader& header, ConstBytes payload,
   const bool grants_landing = landing.size() > eager_bytes_;
   if (grants_payload || grants_landing) {
     SLACKLINE_ASSIGN_OR_RETURN_STATUS(
-        message.window,
-        windows_->Take(grants_payload ? payload : ConstBytes(), payload_region,
-                       grants_landing ? landing : MutableBytes(), landing_region));
+        message.window, windows_->Take(grants_payload ? payload : ConstBytes(), payload_region,
+                                       grants_landing ? landing : MutableBytes(), landing_region));
   }
   RequestTable::Entry* entry = requests_->Insert(header.request_id);
   entry->landing = landing;
@@ -182,8 +181,10 @@ void RdmaChannel::OnDeadline() {
   if (phase_ == Phase::kConnecting || phase_ == Phase::kGreeting) {
     Fail(Unavailable("cannot connect to " + peer_ + ": it did not agree on RDMA in time"));
   } else if (phase_ == Phase::kProving) {
-    Fail(Unavailable("no RDMA packet gets through to " + peer_ + ", though its port answers: this "
-                     "end is " + Describe(mine_) + ", the peer " + Describe(theirs_) +
+    Fail(Unavailable("no RDMA packet gets through to " + peer_ +
+                     ", though its port answers: this "
+                     "end is " +
+                     Describe(mine_) + ", the peer " + Describe(theirs_) +
                      "; check that the GIDs are in one network and that UDP port 4791 is open"));
   } else {
     Fail(Aborted("refused"));

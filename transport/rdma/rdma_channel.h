@@ -29,7 +29,7 @@
 #include "transport/rdma/ring.h"
 #include "transport/rdma/windows.h"
 #include "transport/rdma/work_list.h"
-#include "transport/tcp/request_table.h"
+#include "transport/request_table.h"
 #include "transport/tcp/tcp_channel.h"
 #include "transport/transport.h"
 
@@ -93,9 +93,9 @@ class RdmaChannel final : public Channel {
   void Shut();
 
   // The endpoint's bookkeeping.
-  bool listed = false;        // In the endpoint's list of hot channels.
+  bool listed = false;         // In the endpoint's list of hot channels.
   bool reads_waiting = false;  // In its list of channels that wait for a READ's turn.
-  size_t slot = 0;            // Place among the endpoint's channels.
+  size_t slot = 0;             // Place among the endpoint's channels.
 
  private:
   // In order: everything before kOpen is set-up.
@@ -134,7 +134,7 @@ class RdmaChannel final : public Channel {
     Frame frame;
     proto::WireHeader header;
     MutableBytes landing;
-    uint32_t landing_key = 0;  // Local key of its region.
+    uint32_t landing_key = 0;                 // Local key of its region.
     uint32_t read_posted = 0, read_done = 0;  // Bytes.
   };
 
@@ -185,7 +185,7 @@ class RdmaChannel final : public Channel {
   Phase phase_ = Phase::kConnecting;
   TcpChannel* bootstrap_;  // Null once it is closed.
   TimeNs deadline_ns_;
-  Status broken_;  // kBroken: why.
+  Status broken_;      // kBroken: why.
   bool told_ = false;  // The handler knows of this channel.
 
   std::array<std::byte, kHelloBytes> hello_out_;
@@ -197,10 +197,10 @@ class RdmaChannel final : public Channel {
   bool has_unit_ = false;
   VerbsPtr<ibv_qp> pair_;
   std::unique_ptr<Windows> windows_;
-  uint32_t inline_bytes_ = 0;    // Messages up to this go into the work request itself.
-  uint32_t eager_bytes_ = 0;     // Agreed.
-  uint32_t max_reads_ = 0;       // Agreed.
-  uint32_t segment_bytes_ = 0;   // Of a WRITE.
+  uint32_t inline_bytes_ = 0;   // Messages up to this go into the work request itself.
+  uint32_t eager_bytes_ = 0;    // Agreed.
+  uint32_t max_reads_ = 0;      // Agreed.
+  uint32_t segment_bytes_ = 0;  // Of a WRITE.
   uint32_t first_packet_ = 0;
 
   // An acceptor gets these when it opens, strangers do not.
@@ -211,16 +211,16 @@ class RdmaChannel final : public Channel {
 
   Ring<Posted> posted_{128};
   Ring<Arrival> arrivals_{kReceiveCredits};
-  uint64_t asked_ = 0;      // Arrivals before this place have their landing.
-  uint64_t next_read_ = 0;  // Arrivals before this place have all their READs posted.
-  bool paused_ = false;     // The handler said Later.
+  uint64_t asked_ = 0;          // Arrivals before this place have their landing.
+  uint64_t next_read_ = 0;      // Arrivals before this place have all their READs posted.
+  bool paused_ = false;         // The handler said Later.
   bool ready_to_send_ = false;  // kReady is to be sent.
 
-  uint32_t credits_ = 0;    // Messages that the peer can take now.
-  uint32_t consumed_ = 0;   // Its messages whose buffers are free again and not reported yet.
-  uint32_t reads_ = 0;      // In flight.
-  uint32_t messages_ = 0;   // Posted and not completed.
-  uint32_t staged_ = 0;     // Messages ever, for their place in staging memory.
+  uint32_t credits_ = 0;   // Messages that the peer can take now.
+  uint32_t consumed_ = 0;  // Its messages whose buffers are free again and not reported yet.
+  uint32_t reads_ = 0;     // In flight.
+  uint32_t messages_ = 0;  // Posted and not completed.
+  uint32_t staged_ = 0;    // Messages ever, for their place in staging memory.
   uint32_t posted_end_ = 0, completed_end_ = 0, signalled_end_ = 0;  // Count work requests.
 };
 

@@ -65,8 +65,8 @@ Hello RdmaChannel::MyHello() const {
 }
 
 Status RdmaChannel::MakePair(uint32_t rail_hint) {
-  SLACKLINE_ASSIGN_OR_RETURN_STATUS(
-      rail_, endpoint_.ChooseRail(bootstrap_->LocalHost(), rail_hint));
+  SLACKLINE_ASSIGN_OR_RETURN_STATUS(rail_,
+                                    endpoint_.ChooseRail(bootstrap_->LocalHost(), rail_hint));
   SLACKLINE_ASSIGN_OR_RETURN_STATUS(unit_, rail_->TakeUnit());
   has_unit_ = true;
   ibv_qp_init_attr attributes{};
@@ -95,8 +95,7 @@ Status RdmaChannel::MakePair(uint32_t rail_hint) {
   const bool connector = role_ == Role::kConnector;
   initial.qp_access_flags = connector ? IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE : 0;
   const int error = ibv_modify_qp(
-      pair_.get(), &initial,
-      IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
+      pair_.get(), &initial, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
   return error == 0 ? OkStatus()
                     : ErrnoStatus(error, "ibv_modify_qp to INIT on " + rail_->port().device);
 }
@@ -111,9 +110,9 @@ Status RdmaChannel::ConnectPair(const Hello& peer) {
   const RdmaPort& port = rail_->port();
   eager_bytes_ = std::min(mine_.eager_bytes, peer.eager_bytes);
   credits_ = peer.credits;
-  max_reads_ = std::min<uint32_t>(
-      {static_cast<uint32_t>(std::max(port.limits.max_qp_init_rd_atom, 0)), peer.reads,
-       kMaxChannelReads});
+  max_reads_ =
+      std::min<uint32_t>({static_cast<uint32_t>(std::max(port.limits.max_qp_init_rd_atom, 0)),
+                          peer.reads, kMaxChannelReads});
   segment_bytes_ = std::min(kMaxWriteBytes, port.state.max_msg_sz);
 
   ibv_qp_attr receive{};
@@ -128,8 +127,7 @@ Status RdmaChannel::ConnectPair(const Hello& peer) {
   receive.ah_attr.sl = options.service_level;
   receive.ah_attr.port_num = port.port;
   std::memcpy(receive.ah_attr.grh.dgid.raw, peer.gid.data(), peer.gid.size());
-  receive.ah_attr.grh.sgid_index =
-      static_cast<uint8_t>(port.GidFor(bootstrap_->LocalHost()).index);
+  receive.ah_attr.grh.sgid_index = static_cast<uint8_t>(port.GidFor(bootstrap_->LocalHost()).index);
   constexpr uint8_t kHopLimit = 64;  // As of IP packets.
   receive.ah_attr.grh.hop_limit = kHopLimit;
   receive.ah_attr.grh.traffic_class = options.traffic_class;
@@ -159,9 +157,9 @@ Status RdmaChannel::ConnectPair(const Hello& peer) {
 void RdmaChannel::OnHello(const proto::WireHeader& header, ConstBytes bytes) {
   if (phase_ != Phase::kGreeting) return;  // Another one: nothing to do with it.
   if (header.kind != proto::MessageKind::kHello || bytes.empty()) {
-    Refuse(header, InvalidArgument(peer_ + " sent a " +
-                                   std::string(proto::MessageKindName(header.kind)) +
-                                   " of TCP to this port, which speaks RDMA: use rdma:// there"));
+    Refuse(header,
+           InvalidArgument(peer_ + " sent a " + std::string(proto::MessageKindName(header.kind)) +
+                           " of TCP to this port, which speaks RDMA: use rdma:// there"));
     return;
   }
   Result<Hello> theirs = ParseHello(bytes);
@@ -209,9 +207,10 @@ void RdmaChannel::AnswerHello(const proto::WireHeader& request, const Hello& hel
 void RdmaChannel::OnHelloAnswer(const proto::WireHeader& header, ConstBytes bytes) {
   if (phase_ != Phase::kGreeting) return;
   if (bytes.empty()) {
-    Fail(Unimplemented("cannot connect to " + peer_ + ": that port speaks TCP and answered RDMA's "
-                       "hello with '" + std::string(proto::ReplyStatusName(header.status)) +
-                       "'; use tcp:// there"));
+    Fail(Unimplemented("cannot connect to " + peer_ +
+                       ": that port speaks TCP and answered RDMA's "
+                       "hello with '" +
+                       std::string(proto::ReplyStatusName(header.status)) + "'; use tcp:// there"));
     return;
   }
   Result<Hello> theirs = ParseHello(bytes);

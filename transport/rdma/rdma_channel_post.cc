@@ -40,7 +40,10 @@ void RdmaChannel::Flush() {
   rail_->PostRecycled();
   if (ready_to_send_ && QueueRoom(list) > 0) {
     ready_to_send_ = false;
-    AddSend({.type = Frame::Type::kReady, .payload_kind = {}, .credits = 0, .payload = {},
+    AddSend({.type = Frame::Type::kReady,
+             .payload_kind = {},
+             .credits = 0,
+             .payload = {},
              .landing = {}},
             nullptr, list);
   }
@@ -50,7 +53,10 @@ void RdmaChannel::Flush() {
     while (!outgoing_->empty() && MayPostMessage() && AddMessage(list)) {
     }
     if (CreditIsDue() && messages_ < kMaxPostedMessages && QueueRoom(list) > 0) {
-      AddSend({.type = Frame::Type::kCredit, .payload_kind = {}, .credits = 0, .payload = {},
+      AddSend({.type = Frame::Type::kCredit,
+               .payload_kind = {},
+               .credits = 0,
+               .payload = {},
                .landing = {}},
               nullptr, list);
     }
@@ -75,7 +81,10 @@ void RdmaChannel::AddReads(WorkList& list) {
       const MutableBytes to = arrival.landing.subspan(arrival.read_posted, bytes);
       WorkList::AddPiece(read, to.data(), bytes, arrival.landing_key);
       arrival.read_posted += bytes;
-      NotePosted({.kind = Posted::Kind::kRead, .end = 0, .bytes = bytes, .request_id = 0,
+      NotePosted({.kind = Posted::Kind::kRead,
+                  .end = 0,
+                  .bytes = bytes,
+                  .request_id = 0,
                   .arrival = next_read_},
                  list);
     }
@@ -106,8 +115,8 @@ bool RdmaChannel::AddMessage(WorkList& list) {
 // The SEND that follows on the same queue pair is received after these bytes are in place.
 void RdmaChannel::AddWrites(const Outgoing& message, WorkList& list) {
   for (size_t done = 0; done < message.payload.size(); done += segment_bytes_) {
-    const ConstBytes part =
-        message.payload.subspan(done, std::min<size_t>(segment_bytes_, message.payload.size() - done));
+    const ConstBytes part = message.payload.subspan(
+        done, std::min<size_t>(segment_bytes_, message.payload.size() - done));
     ibv_send_wr& write = list.Add(IBV_WR_RDMA_WRITE);
     write.wr.rdma.remote_addr = message.target.address + done;
     write.wr.rdma.rkey = message.target.key;
@@ -125,8 +134,7 @@ void RdmaChannel::AddSend(const Frame& frame, const Outgoing* message, WorkList&
   ibv_send_wr& send = list.Add(IBV_WR_SEND);
   size_t bytes = kFrameBytes;
   if (message != nullptr) {
-    proto::EncodeWireHeader(message->header,
-                            stage.subspan<kFrameBytes, proto::kWireHeaderBytes>());
+    proto::EncodeWireHeader(message->header, stage.subspan<kFrameBytes, proto::kWireHeaderBytes>());
     bytes = kPrefixBytes;
   }
   WorkList::AddPiece(send, stage.data(), bytes, rail_->SendKey(unit_));
@@ -137,8 +145,7 @@ void RdmaChannel::AddSend(const Frame& frame, const Outgoing* message, WorkList&
   }
   if (bytes <= inline_bytes_) send.send_flags |= IBV_SEND_INLINE;
   ++messages_;
-  const bool reply =
-      message != nullptr && message->header.kind == proto::MessageKind::kReply;
+  const bool reply = message != nullptr && message->header.kind == proto::MessageKind::kReply;
   NotePosted({.kind = reply ? Posted::Kind::kReply : Posted::Kind::kMessage,
               .end = 0,
               .bytes = reply ? message->header.payload_bytes : 0,

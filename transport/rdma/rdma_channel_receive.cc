@@ -123,10 +123,10 @@ void RdmaChannel::OnReplyMessage(const Frame& frame, const proto::WireHeader& he
 void RdmaChannel::OnRequestMessage(uint32_t buffer, const Frame& frame,
                                    const proto::WireHeader& header) {
   const bool granted = frame.payload_kind == Frame::Payload::kGranted;
-  const bool sound = frame.payload_kind != Frame::Payload::kWritten &&
-                     (granted ? frame.payload.bytes == header.payload_bytes
-                              : (header.payload_bytes > 0) ==
-                                    (frame.payload_kind == Frame::Payload::kEager));
+  const bool sound =
+      frame.payload_kind != Frame::Payload::kWritten &&
+      (granted ? frame.payload.bytes == header.payload_bytes
+               : (header.payload_bytes > 0) == (frame.payload_kind == Frame::Payload::kEager));
   if (!sound || arrivals_.full()) {
     rail_->Recycle(buffer);
     FailProtocol(InvalidArgument(
@@ -159,7 +159,8 @@ void RdmaChannel::ServiceArrivals() {
 // Opens the request. False: not now, or not at all.
 bool RdmaChannel::Admit(Arrival& arrival) {
   RequestTable::Entry* entry = requests_->Find(arrival.header.request_id);
-  // The peer has our reply and uses its id again, and the device has yet to say that the reply left.
+  // The peer has our reply and uses its id again, and the device has yet to say that the reply
+  // left.
   if (entry != nullptr && entry->reply_queued) return false;
   const bool full = requests_->full();
   entry = requests_->Insert(arrival.header.request_id);
@@ -205,9 +206,10 @@ bool RdmaChannel::AskForLanding(Arrival& arrival) {
     arrival.state = Arrival::State::kReading;
     return true;
   }
-  const ConstBytes eager =
-      rail_->Received(arrival.buffer, static_cast<uint32_t>(kPrefixBytes) + arrival.header.payload_bytes)
-          .subspan(kPrefixBytes);
+  const ConstBytes eager = rail_
+                               ->Received(arrival.buffer, static_cast<uint32_t>(kPrefixBytes) +
+                                                              arrival.header.payload_bytes)
+                               .subspan(kPrefixBytes);
   std::memcpy(arrival.landing.data(), eager.data(), eager.size());
   endpoint_.stats_.payload_bytes_copied += eager.size();
   endpoint_.stats_.payload_bytes_received += eager.size();

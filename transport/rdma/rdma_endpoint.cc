@@ -8,6 +8,8 @@
 namespace slackline::transport {
 namespace {
 
+// How long a wait for one of several transports may miss the bootstrap's news.
+constexpr TimeNs kIdleBootstrapIntervalNs = 20 * kNsPerMs;
 // While completions keep coming the bootstrap is asked for news this often.
 constexpr TimeNs kBusyBootstrapIntervalNs = 200'000;
 // Completions of a device that are handled before posting has its turn.
@@ -16,11 +18,13 @@ constexpr int kMaxCompletionsPerTurn = 256;
 }  // namespace
 
 RdmaEndpoint::RdmaEndpoint(const RdmaOptions& options, std::vector<RdmaPort> ports,
-                           std::unique_ptr<TcpEndpoint> bootstrap)
+                           std::unique_ptr<TcpEndpoint> bootstrap, Fd news)
     : options_(options),
       now_ns_(time_.NowNs()),
       random_(static_cast<uint64_t>(now_ns_)),
-      bootstrap_(std::move(bootstrap)) {
+      bootstrap_(std::move(bootstrap)),
+      news_(std::move(news)),
+      spinner_(options.poll) {
   for (RdmaPort& port : ports) {
     const auto index = static_cast<uint32_t>(rails_.size());
     rails_.push_back(std::make_unique<Rail>(std::move(port), index, options));
@@ -75,8 +79,7 @@ void RdmaEndpoint::HandleCompletion(Rail& rail, const ibv_wc& completion) {
   const bool ok = completion.status == IBV_WC_SUCCESS;
   if ((completion.wr_id & kReceiveBit) != 0) {
     const auto buffer = static_cast<uint32_t>(completion.wr_id);
-    const auto found =
-        by_queue_pair_.find(uint64_t{rail.index()} << 32 | completion.qp_num);
+    const auto found = by_queue_pair_.find(uint64_t{rail.index()} << 32 | completion.qp_num);
     if (found == by_queue_pair_.end()) {
       rail.Recycle(buffer);
     } else if (ok) {
@@ -117,31 +120,43 @@ void RdmaEndpoint::VisitBootstrap(TimeNs max_wait_ns) {
 void RdmaEndpoint::Wait(TimeNs max_wait_ns) {
   const TimeNs until_ns =
       std::min(max_wait_ns > kNever - now_ns_ ? kNever : now_ns_ + max_wait_ns, next_deadline_ns_);
-  if (options_.poll == RdmaPoll::kBusy) {
-    Spin(until_ns);
-    return;
+  if (const TimeNs budget_ns = spinner_.BudgetNs(until_ns - now_ns_); budget_ns > 0) {
+    Spin(now_ns_ + budget_ns);
+    spinner_.Report(events_ > 0);
+    if (events_ > 0 || options_.poll == PollMode::kBusy) return;
   }
-  if (options_.poll == RdmaPoll::kAdaptive) {
-    Spin(std::min(until_ns, now_ns_ + options_.spin_ns));
-    if (events_ > 0) return;
-  }
-  for (const auto& rail : rails_) {
-    if (rail->started()) rail->Arm();
-  }
+  Arm();
   // What came before the arming makes no event.
   Work();
   if (events_ > 0 || woken_.load(std::memory_order_acquire)) return;
   VisitBootstrap(std::max<TimeNs>(until_ns - now_ns_, 0));
-  for (const auto& rail : rails_) {
-    if (rail->started()) rail->TakeEvents();
-  }
   Work();
+}
+
+void RdmaEndpoint::Arm() {
+  for (const auto& rail : rails_) {
+    if (!rail->started()) continue;
+    rail->TakeEvents();
+    rail->Arm();
+  }
+}
+
+bool RdmaEndpoint::ArmWait() {
+  Arm();
+  const size_t before = events_;
+  HandleCompletions();
+  return events_ == before && hot_.empty();
+}
+
+TimeNs RdmaEndpoint::NextDeadlineNs() const {
+  return std::min(next_deadline_ns_, bootstrap_visit_ns_ + kIdleBootstrapIntervalNs);
 }
 
 void RdmaEndpoint::Spin(TimeNs until_ns) {
   while (events_ == 0 && now_ns_ < until_ns && !woken_.load(std::memory_order_acquire)) {
     if (now_ns_ - bootstrap_visit_ns_ >= kBusyBootstrapIntervalNs) VisitBootstrap(0);
     Work();
+    CpuRelax();
     now_ns_ = time_.NowNs();
   }
 }

@@ -20,9 +20,12 @@
 #include <unordered_map>
 #include <vector>
 
+#include "common/file.h"
 #include "common/random.h"
 #include "common/time_source.h"
+#include "transport/member.h"
 #include "transport/peer_log.h"
+#include "transport/poll_mode.h"
 #include "transport/rdma/device.h"
 #include "transport/rdma/memory.h"
 #include "transport/rdma/rail.h"
@@ -34,7 +37,7 @@
 
 namespace slackline::transport {
 
-class RdmaEndpoint final : public Endpoint, private Handler {
+class RdmaEndpoint final : public Endpoint, public Waitable, public MemoryUser, private Handler {
  public:
   // InvalidArgument, Unavailable: see OpenPorts.
   static Result<std::unique_ptr<Endpoint>> Create(const RdmaOptions& options);
@@ -52,12 +55,20 @@ class RdmaEndpoint final : public Endpoint, private Handler {
   const EndpointStats& stats() const override { return stats_; }
   std::string_view name() const override { return "rdma"; }
 
+  // ---- Waitable, MemoryUser: as one of several transports ----
+  bool ArmWait() override;
+  int wait_fd() const override { return news_.get(); }
+  // The bootstrap has no descriptor to wait for: it is looked at from time to time.
+  TimeNs NextDeadlineNs() const override;
+  Status Attach(MutableBytes bytes) override;
+  void Detach(MutableBytes bytes) override;
+
  private:
   friend class RdmaChannel;
   friend class RdmaRegion;
 
   RdmaEndpoint(const RdmaOptions& options, std::vector<RdmaPort> ports,
-               std::unique_ptr<TcpEndpoint> bootstrap);
+               std::unique_ptr<TcpEndpoint> bootstrap, Fd news);
 
   // ---- rdma_endpoint.cc ----
   // One turn: completions, then posting.
@@ -68,6 +79,7 @@ class RdmaEndpoint final : public Endpoint, private Handler {
   void VisitBootstrap(TimeNs max_wait_ns);
   void Wait(TimeNs max_wait_ns);
   void Spin(TimeNs until_ns);
+  void Arm();
   void SweepDeadlines();
   bool OnOwnerThread() const;
 
@@ -86,6 +98,7 @@ class RdmaEndpoint final : public Endpoint, private Handler {
   // For a channel whose bootstrap goes out from `local_host`; `hint` is the peer's rail, if known.
   // Starts the rail.
   Result<Rail*> ChooseRail(std::string_view local_host, uint32_t hint);
+  Status StartRail(Rail& rail);
   uint32_t NextPacketNumber();
   void NotePair(RdmaChannel& channel);
   void ForgetPair(const RdmaChannel& channel);
@@ -114,18 +127,21 @@ class RdmaEndpoint final : public Endpoint, private Handler {
 
   std::vector<std::unique_ptr<Rail>> rails_;
   uint32_t next_rail_ = 0;
-  std::vector<RdmaRegion*> regions_;  // By address.
+  std::vector<RdmaRegion*> regions_;                   // By address.
+  std::vector<std::unique_ptr<RdmaRegion>> attached_;  // Of them, those whose memory is another's.
   // After the rails: channels end before what they use.
   std::vector<std::unique_ptr<RdmaChannel>> channels_;
   std::vector<std::unique_ptr<RdmaChannel>> graveyard_;
   std::vector<RdmaChannel*> hot_;
   std::vector<RdmaChannel*> waiting_for_reads_;
-  std::array<RdmaChannel*, kMaxRdmaChannels> by_id_{};         // By id % kMaxRdmaChannels.
+  std::array<RdmaChannel*, kMaxRdmaChannels> by_id_{};        // By id % kMaxRdmaChannels.
   std::unordered_map<uint64_t, RdmaChannel*> by_queue_pair_;  // Rail and queue pair's number.
   uint32_t generation_ = 0;
   uint32_t reads_ = 0;  // In flight, of all channels.
   WorkList work_list_;
   std::unique_ptr<TcpEndpoint> bootstrap_;
+  const Fd news_;  // An epoll set: readable when an armed device has a completion.
+  Spinner spinner_;
 
   size_t events_ = 0;  // Of the present Poll.
   bool polling_ = false;

@@ -1,7 +1,9 @@
 // How channels come to be: the bootstrap's connections and which device a channel goes over.
 #include <glog/logging.h>
+#include <sys/epoll.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <utility>
 
 #include "transport/address.h"
@@ -36,8 +38,11 @@ Result<std::unique_ptr<Endpoint>> RdmaEndpoint::Create(const RdmaOptions& option
   tcp.stall_timeout_ns = options.handshake_timeout_ns;
   SLACKLINE_ASSIGN_OR_RETURN(std::unique_ptr<Endpoint> bootstrap, TcpEndpoint::Create(tcp));
   std::unique_ptr<TcpEndpoint> owned(static_cast<TcpEndpoint*>(bootstrap.release()));
+  Fd news(epoll_create1(EPOLL_CLOEXEC));
+  if (news.get() < 0) return Err(ErrnoStatus(errno, "epoll_create1"));
+  SLACKLINE_RETURN_ERR_IF_ERROR(owned->Watch(news.get()));
   return std::unique_ptr<Endpoint>(
-      new RdmaEndpoint(options, std::move(ports), std::move(owned)));
+      new RdmaEndpoint(options, std::move(ports), std::move(owned), std::move(news)));
 }
 
 Result<std::string> RdmaEndpoint::Listen(std::string_view text) {
@@ -92,11 +97,10 @@ void RdmaEndpoint::OnOpened(Channel& bootstrap) {
   const auto half_open = std::count_if(channels_.begin(), channels_.end(),
                                        [](const auto& channel) { return channel->half_open(); });
   const std::string peer = OwnAddress(bootstrap.peer());
-  if (channels_.size() == kMaxRdmaChannels ||
-      static_cast<size_t>(half_open) >= kMaxRdmaHalfOpen) {
-    LogBadPeer(peer, ResourceExhausted(peer + " is one connection too many: " +
-                                       std::to_string(channels_.size()) + " are open, " +
-                                       std::to_string(half_open) + " of them not agreed yet"));
+  if (channels_.size() == kMaxRdmaChannels || static_cast<size_t>(half_open) >= kMaxRdmaHalfOpen) {
+    LogBadPeer(peer, ResourceExhausted(
+                         peer + " is one connection too many: " + std::to_string(channels_.size()) +
+                         " are open, " + std::to_string(half_open) + " of them not agreed yet"));
     bootstrap.Close();
     return;
   }
@@ -144,12 +148,20 @@ Result<Rail*> RdmaEndpoint::ChooseRail(std::string_view local_host, uint32_t hin
     const size_t wanted = hint == UINT32_MAX ? next_rail_++ : hint;
     rail = rails_[wanted % rails_.size()].get();
   }
-  if (!rail->started()) {
-    SLACKLINE_RETURN_ERR_IF_ERROR(rail->Start());
-    bootstrap_->Watch(rail->event_descriptor());
-  }
+  SLACKLINE_RETURN_ERR_IF_ERROR(StartRail(*rail));
   for (RdmaRegion* region : regions_) SLACKLINE_RETURN_ERR_IF_ERROR(region->RegisterOn(*rail));
   return rail;
+}
+
+Status RdmaEndpoint::StartRail(Rail& rail) {
+  if (rail.started()) return OkStatus();
+  SLACKLINE_RETURN_IF_ERROR(rail.Start());
+  epoll_event event{};
+  event.events = EPOLLIN;
+  if (epoll_ctl(news_.get(), EPOLL_CTL_ADD, rail.event_descriptor(), &event) == 0) {
+    return OkStatus();
+  }
+  return ErrnoStatus(errno, "waiting for completions of " + rail.port().device);
 }
 
 uint32_t RdmaEndpoint::NextPacketNumber() {

@@ -43,9 +43,9 @@ struct RdmaOptions {
 Status CheckRdmaOptions(const RdmaOptions& options);
 
 // ---- Bounds ----
-inline constexpr size_t kMaxRdmaChannels = 256;   // Of an endpoint.
-inline constexpr size_t kMaxRdmaHalfOpen = 64;    // Accepted and not agreed yet.
-inline constexpr size_t kMaxRdmaRails = 8;        // Devices of an endpoint.
+inline constexpr size_t kMaxRdmaChannels = 256;  // Of an endpoint.
+inline constexpr size_t kMaxRdmaHalfOpen = 64;   // Accepted and not agreed yet.
+inline constexpr size_t kMaxRdmaRails = 8;       // Devices of an endpoint.
 inline constexpr uint32_t kMaxEagerBytes = 64u << 10;
 // Messages that one end may have on their way to the other, each with a receive buffer waiting.
 inline constexpr uint32_t kReceiveCredits = 32;

@@ -16,8 +16,7 @@ template <typename T>
 class Ring {
  public:
   // `capacity`: a power of two.
-  explicit Ring(size_t capacity)
-      : mask_(capacity - 1), elements_(std::make_unique<T[]>(capacity)) {
+  explicit Ring(size_t capacity) : mask_(capacity - 1), elements_(std::make_unique<T[]>(capacity)) {
     CHECK(std::has_single_bit(capacity)) << capacity;
   }
 

@@ -128,6 +128,7 @@ Status ClientImpl::StartIo() {
   // Differs between workers, which is all that jitter needs.
   options.core.seed = (uint64_t{rank()} << 32) | incarnation();
   options.transport = options_.transport;
+  options.endpoint = options_.endpoint;
   options.on_wait = options_.on_wait;
   options.on_failed = [this](const Status& status) { session_->End(status); };
   SLACKLINE_ASSIGN_OR_RETURN_STATUS(io_, IoLoop::Create(std::move(options)));

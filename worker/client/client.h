@@ -40,12 +40,14 @@
 #include "common/time_source.h"
 #include "common/types.h"
 #include "proto/control.pb.h"
+#include "transport/factory.h"
 
 namespace slackline::worker {
 
 struct ClientOptions {
   std::string coordinator;  // host:port
   std::string transport = "tcp";
+  transport::EndpointOptions endpoint = {};
   int32_t wanted_rank = -1;
   control::JobSpec job = {};
   TimeNs connect_timeout_ns = 15 * kNsPerSecond;         // Coordinator.

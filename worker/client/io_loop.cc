@@ -11,7 +11,7 @@ namespace slackline::worker {
 
 Result<std::unique_ptr<IoLoop>> IoLoop::Create(Options options) {
   SLACKLINE_ASSIGN_OR_RETURN(std::unique_ptr<transport::Endpoint> endpoint,
-                             transport::CreateEndpoint(options.transport));
+                             transport::CreateEndpoint(options.transport, options.endpoint));
   return std::unique_ptr<IoLoop>(new IoLoop(std::move(options), std::move(endpoint)));
 }
 

@@ -21,6 +21,7 @@
 #include "common/status.h"
 #include "common/thread.h"
 #include "common/time_source.h"
+#include "transport/factory.h"
 #include "transport/transport.h"
 #include "worker/client/client_core.h"
 #include "worker/client/spsc_ring.h"
@@ -32,6 +33,7 @@ class IoLoop final : private CoreEvents {
   struct Options {
     CoreOptions core;
     std::string transport = "tcp";
+    transport::EndpointOptions endpoint = {};
     std::function<void(const std::string&)> on_wait;  // A line about a wait or a lost link.
     std::function<void(const Status&)> on_failed;     // Once: no request will be answered any more.
   };
