@@ -35,6 +35,64 @@ void Scale(float* to, size_t count, float factor) {
   for (; i < count; ++i) to[i] *= factor;
 }
 
+template <bool kAdd>
+void Widen(int32_t* to, const int8_t* from, size_t count) {
+  const hn::ScalableTag<int32_t> d;
+  const hn::Rebind<int8_t, decltype(d)> d8;
+  size_t i = 0;
+  for (; i + hn::Lanes(d) <= count; i += hn::Lanes(d)) {
+    auto value = hn::PromoteTo(d, hn::LoadU(d8, from + i));
+    if constexpr (kAdd) value = hn::Add(hn::LoadU(d, to + i), value);
+    hn::StoreU(value, d, to + i);
+  }
+  for (; i < count; ++i) to[i] = (kAdd ? to[i] : 0) + from[i];
+}
+
+void WidenCopy(int32_t* to, const int8_t* from, size_t count) { Widen<false>(to, from, count); }
+void WidenAdd(int32_t* to, const int8_t* from, size_t count) { Widen<true>(to, from, count); }
+
+void ConvertScaled(float* to, const int32_t* from, size_t count, float factor) {
+  const hn::ScalableTag<float> d;
+  const hn::RebindToSigned<decltype(d)> di;
+  const auto factors = hn::Set(d, factor);
+  size_t i = 0;
+  for (; i + hn::Lanes(d) <= count; i += hn::Lanes(d)) {
+    hn::StoreU(hn::Mul(hn::ConvertTo(d, hn::LoadU(di, from + i)), factors), d, to + i);
+  }
+  for (; i < count; ++i) to[i] = static_cast<float>(from[i]) * factor;
+}
+
+void AddProduct(float* to, const float* from, size_t count, float factor) {
+  const hn::ScalableTag<float> d;
+  const auto factors = hn::Set(d, factor);
+  size_t i = 0;
+  for (; i + hn::Lanes(d) <= count; i += hn::Lanes(d)) {
+    const auto product = hn::Mul(hn::LoadU(d, from + i), factors);
+    hn::StoreU(hn::Add(hn::LoadU(d, to + i), product), d, to + i);
+  }
+  for (; i < count; ++i) to[i] += from[i] * factor;
+}
+
+float Dot(const float* a, const float* b, size_t count) {
+  constexpr size_t kSums = 32;
+  const hn::CappedTag<float, 16> d;
+  constexpr size_t kLanes = hn::MaxLanes(d);
+  HWY_ALIGN float sums[kSums];
+  const size_t whole = count / kSums * kSums;
+  for (size_t column = 0; column < kSums; column += kLanes) {
+    auto sum = hn::Zero(d);
+    for (size_t i = column; i < whole; i += kSums) {
+      sum = hn::Add(sum, hn::Mul(hn::LoadU(d, a + i), hn::LoadU(d, b + i)));
+    }
+    hn::Store(sum, d, sums + column);
+  }
+  for (size_t i = whole; i < count; ++i) sums[i - whole] += a[i] * b[i];
+  for (size_t half = kSums / 2; half > 0; half /= 2) {
+    for (size_t i = 0; i < half; ++i) sums[i] += sums[i + half];
+  }
+  return sums[0];
+}
+
 }  // namespace
 }  // namespace slackline::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
@@ -44,6 +102,11 @@ namespace slackline {
 namespace {
 HWY_EXPORT(Add);
 HWY_EXPORT(Scale);
+HWY_EXPORT(WidenCopy);
+HWY_EXPORT(WidenAdd);
+HWY_EXPORT(ConvertScaled);
+HWY_EXPORT(AddProduct);
+HWY_EXPORT(Dot);
 }  // namespace
 
 void AddArrays(float* to, const float* from, size_t count) {
@@ -52,6 +115,26 @@ void AddArrays(float* to, const float* from, size_t count) {
 
 void ScaleArray(float* to, size_t count, float factor) {
   HWY_DYNAMIC_DISPATCH(Scale)(to, count, factor);
+}
+
+void WidenArray(int32_t* to, const int8_t* from, size_t count) {
+  HWY_DYNAMIC_DISPATCH(WidenCopy)(to, from, count);
+}
+
+void AddWidened(int32_t* to, const int8_t* from, size_t count) {
+  HWY_DYNAMIC_DISPATCH(WidenAdd)(to, from, count);
+}
+
+void ScaleIntegers(float* to, const int32_t* from, size_t count, float factor) {
+  HWY_DYNAMIC_DISPATCH(ConvertScaled)(to, from, count, factor);
+}
+
+void AddScaled(float* to, const float* from, size_t count, float factor) {
+  HWY_DYNAMIC_DISPATCH(AddProduct)(to, from, count, factor);
+}
+
+float DotProduct(const float* a, const float* b, size_t count) {
+  return HWY_DYNAMIC_DISPATCH(Dot)(a, b, count);
 }
 
 void TreeSum(std::span<float* const> leaves, size_t count) {

@@ -18,6 +18,7 @@ constexpr size_t kScaleBytes = sizeof(uint32_t);
 size_t BitsOf(CodecId id) {
   switch (id) {
     case CodecId::kInt8:
+    case CodecId::kSharedScale8:
     case CodecId::kFp8E4M3:
     case CodecId::kFp8E5M2:
       return 8;
@@ -31,22 +32,6 @@ size_t BitsOf(CodecId id) {
   }
 }
 
-const BlockFormatKernels& KernelsOf(CodecId id, bool stochastic) {
-  const BlockKernels& kernels = GetBlockKernels();
-  switch (id) {
-    case CodecId::kInt8:
-      return stochastic ? kernels.int8_stochastic : kernels.int8;
-    case CodecId::kInt4:
-      return stochastic ? kernels.int4_stochastic : kernels.int4;
-    case CodecId::kFp8E4M3:
-      return kernels.fp8_e4m3;
-    case CodecId::kFp8E5M2:
-      return kernels.fp8_e5m2;
-    default:
-      return kernels.onebit;
-  }
-}
-
 // The largest code without its sign that is a finite value; 0x7F when all are.
 uint8_t LargestCodeOf(CodecId id) {
   if (id == CodecId::kFp8E4M3) return E4M3::kLargestCode;
@@ -55,9 +40,28 @@ uint8_t LargestCodeOf(CodecId id) {
 
 }  // namespace
 
-BlockCodec::BlockCodec(CodecId id, std::string_view name, size_t block, bool stochastic)
-    : id_(id), name_(name), block_(block), stochastic_(stochastic), bits_(BitsOf(id)) {
+BlockCodec::BlockCodec(CodecId id, std::string_view name, size_t block, Rounding rounding)
+    : id_(id), name_(name), block_(block), rounding_(rounding), bits_(BitsOf(id)) {
   CHECK(std::has_single_bit(block) && block >= kMinBlock && block <= kMaxBlock) << block;
+}
+
+const BlockFormatKernels& BlockCodec::Kernels() const {
+  const BlockKernels& kernels = GetBlockKernels();
+  const bool stochastic = rounding_ == Rounding::kStochastic;
+  switch (id_) {
+    case CodecId::kInt8:
+      return stochastic ? kernels.int8_stochastic : kernels.int8;
+    case CodecId::kInt4:
+      return stochastic ? kernels.int4_stochastic : kernels.int4;
+    case CodecId::kSharedScale8:
+      return kernels.int8_limited;
+    case CodecId::kFp8E4M3:
+      return kernels.fp8_e4m3;
+    case CodecId::kFp8E5M2:
+      return kernels.fp8_e5m2;
+    default:
+      return kernels.onebit;
+  }
 }
 
 PayloadHeader BlockCodec::Header(size_t count) const {
@@ -77,50 +81,71 @@ size_t BlockCodec::EncodedBytes(size_t count) const {
 EncodeStats BlockCodec::EncodeResidual(const float* in, size_t count, float scale,
                                        const float* residual, float* next_residual,
                                        const EncodeIdentity& identity, std::byte* out) const {
-  CHECK_LE(count, kMaxCodedValues);
-  StorePayloadHeader(Header(count), out);
-  const BlockKernels& kernels = GetBlockKernels();
-  const BlockFormatKernels& format = KernelsOf(id_, stochastic_);
-  const uint64_t seed = stochastic_ ? identity.Seed() : 0;
-  std::byte* scales = out + kPayloadHeaderBytes;
-  std::byte* codes = out + CodesOffset(count);
-  const size_t block_bytes = CodeBytes(block_);
-  const size_t whole = count / block_ * block_;
-  alignas(64) float tile[kMaxBlock];
-  EncodeStats stats;
-  const auto encode = [&](size_t first, const float* from, const float* kept, size_t n,
-                          float* values, std::byte* to) {
-    const float largest = kernels.load(from, kept, block_, scale, values, &stats);
-    const BlockValues block = {.values = values,
-                               .block = block_,
-                               .count = n,
-                               .largest = largest,
-                               .seed = seed,
-                               .first = static_cast<uint32_t>(first)};
-    const float block_scale = format.encode(block, to);
-    StoreLe<uint32_t>(scales, std::bit_cast<uint32_t>(block_scale));
-    scales += kScaleBytes;
-  };
-  for (size_t i = 0; i < whole; i += block_, codes += block_bytes) {
-    encode(i, in + i, residual == nullptr ? nullptr : residual + i, block_,
-           next_residual == nullptr ? tile : next_residual + i, codes);
-  }
-  if (whole == count) return stats;
+  const uint64_t seed = rounding_ == Rounding::kStochastic ? identity.Seed() : 0;
+  return EncodeBlocks(in, count, scale, residual, next_residual, seed, nullptr, out);
+}
 
-  // The short last block, padded with zeros.
+template <class Visit>
+void BlockCodec::ForEachBlock(const float* in, size_t count, const float* residual,
+                              float* next_residual, const Visit& visit) const {
+  alignas(64) float tile[kMaxBlock];
+  const size_t whole = count / block_ * block_;
+  for (size_t i = 0; i < whole; i += block_) {
+    visit(i / block_, block_, in + i, residual == nullptr ? nullptr : residual + i,
+          next_residual == nullptr ? tile : next_residual + i);
+  }
+  if (whole == count) return;
+
   const size_t rest = count - whole;
   alignas(64) float padded[kMaxBlock];
-  std::byte last[kMaxBlock];
   std::fill(std::copy_n(in + whole, rest, padded), padded + block_, 0.0f);
   const float* kept = nullptr;
   if (residual != nullptr) {
     std::fill(std::copy_n(residual + whole, rest, tile), tile + block_, 0.0f);
     kept = tile;
   }
-  encode(whole, padded, kept, rest, tile, last);
-  std::copy_n(last, CodeBytes(rest), codes);
+  visit(whole / block_, rest, padded, kept, tile);
   if (next_residual != nullptr) std::copy_n(tile, rest, next_residual + whole);
+}
+
+EncodeStats BlockCodec::EncodeBlocks(const float* in, size_t count, float scale,
+                                     const float* residual, float* next_residual, uint64_t seed,
+                                     const float* largest, std::byte* out) const {
+  CHECK_LE(count, kMaxCodedValues);
+  StorePayloadHeader(Header(count), out);
+  const BlockKernels& kernels = GetBlockKernels();
+  const BlockFormatKernels& format = Kernels();
+  std::byte* const scales = out + kPayloadHeaderBytes;
+  std::byte* const codes = out + CodesOffset(count);
+  const size_t block_bytes = CodeBytes(block_);
+  EncodeStats stats;
+  ForEachBlock(in, count, residual, next_residual,
+               [&](size_t index, size_t n, const float* from, const float* kept, float* values) {
+                 const float found = kernels.load(from, kept, block_, scale, values, &stats);
+                 const BlockValues block = {.values = values,
+                                            .block = block_,
+                                            .count = n,
+                                            .largest = largest == nullptr ? found : largest[index],
+                                            .seed = seed,
+                                            .first = static_cast<uint32_t>(index * block_)};
+                 std::byte last[kMaxBlock];  // The codes of a short block end before its padding's.
+                 std::byte* to = codes + index * block_bytes;
+                 const float block_scale = format.encode(block, n == block_ ? to : last);
+                 if (n != block_) std::copy_n(last, CodeBytes(n), to);
+                 StoreLe<uint32_t>(scales + index * kScaleBytes,
+                                   std::bit_cast<uint32_t>(block_scale));
+               });
   return stats;
+}
+
+void BlockCodec::FindLargest(const float* in, size_t count, float scale, const float* residual,
+                             float* largest) const {
+  const BlockKernels& kernels = GetBlockKernels();
+  EncodeStats not_counted;
+  ForEachBlock(in, count, residual, nullptr,
+               [&](size_t index, size_t /*n*/, const float* from, const float* kept, float* tile) {
+                 largest[index] = kernels.load(from, kept, block_, scale, tile, &not_counted);
+               });
 }
 
 Status BlockCodec::Validate(ConstBytes in, size_t count) const {
@@ -167,7 +192,7 @@ void BlockCodec::DecodeAdd(const std::byte* in, size_t count, float scale, float
 
 void BlockCodec::DecodeBlocks(const std::byte* in, size_t count, float scale, bool add,
                               float* out) const {
-  const BlockFormatKernels& format = KernelsOf(id_, stochastic_);
+  const BlockFormatKernels& format = Kernels();
   const auto decode = add ? format.decode_add : format.decode;
   const std::byte* scales = in + kPayloadHeaderBytes;
   const std::byte* codes = in + CodesOffset(count);

@@ -95,8 +95,10 @@ HWY_INLINE hn::Vec<Uints> RandomBitsFrom(uint64_t seed, uint32_t first) {
   return hn::Xor(x, hn::ShiftRight<16>(x));
 }
 
+enum class Rounding : uint8_t { kNearest, kStochastic, kLimited };
+
 // Integers from -most to most.
-template <bool kStochastic>
+template <Rounding kRounding>
 HWY_INLINE float Quantize(const BlockValues& in, int32_t most, int8_t* codes) {
   const BlockScale block = ScaleOfBlock(in.largest, static_cast<float>(most));
   if (block.scale == 0) {
@@ -110,30 +112,31 @@ HWY_INLINE float Quantize(const BlockValues& in, int32_t most, int8_t* codes) {
   for (size_t i = 0; i < in.block; i += kLanes) {
     const Vector value = hn::LoadU(d, in.values + i);
     Vector scaled = hn::Mul(value, inverse);
-    if constexpr (kStochastic) {
+    if constexpr (kRounding == Rounding::kStochastic) {
       const auto bits =
           hn::BitCast(di, RandomBitsFrom(in.seed, in.first + static_cast<uint32_t>(i)));
       scaled = hn::Add(scaled, hn::Mul(hn::ConvertTo(d, bits), hn::Set(d, 0x1p-32f)));
     }
     auto code = hn::NearestInt(scaled);
     // Rounding to nearest cannot leave the range: most * (1 + 2^-22) rounds to most.
-    if constexpr (kStochastic) code = hn::Clamp(code, hn::Set(di, -most), hn::Set(di, most));
+    if constexpr (kRounding != Rounding::kNearest)
+      code = hn::Clamp(code, hn::Set(di, -most), hn::Set(di, most));
     hn::StoreU(hn::DemoteTo(d8, code), d8, codes + i);
     hn::StoreU(hn::Sub(value, hn::Mul(hn::ConvertTo(d, code), scales)), d, in.values + i);
   }
   return block.scale;
 }
 
-template <bool kStochastic>
+template <Rounding kRounding>
 float EncodeInt8(const BlockValues& in, std::byte* codes) {
-  return Quantize<kStochastic>(in, 127, reinterpret_cast<int8_t*>(codes));
+  return Quantize<kRounding>(in, 127, reinterpret_cast<int8_t*>(codes));
 }
 
 // Pairs of integers become bytes: the first of a pair is the low half.
-template <bool kStochastic>
+template <Rounding kRounding>
 float EncodeInt4(const BlockValues& in, std::byte* codes) {
   HWY_ALIGN int8_t wide[kMaxBlock];
-  const float scale = Quantize<kStochastic>(in, 7, wide);
+  const float scale = Quantize<kRounding>(in, 7, wide);
   const hn::CappedTag<uint16_t, 16> du16;
   const hn::RebindToSigned<decltype(du16)> di16;
   const hn::Rebind<uint8_t, decltype(du16)> du8;
@@ -353,10 +356,11 @@ constexpr BlockKernels kKernels = {
     .load = Load,
     .mark = Mark,
     .first_above = FirstAbove,
-    .int8 = {EncodeInt8<false>, DecodeInt8<false>, DecodeInt8<true>},
-    .int8_stochastic = {EncodeInt8<true>, DecodeInt8<false>, DecodeInt8<true>},
-    .int4 = {EncodeInt4<false>, DecodeInt4<false>, DecodeInt4<true>},
-    .int4_stochastic = {EncodeInt4<true>, DecodeInt4<false>, DecodeInt4<true>},
+    .int8 = {EncodeInt8<Rounding::kNearest>, DecodeInt8<false>, DecodeInt8<true>},
+    .int8_stochastic = {EncodeInt8<Rounding::kStochastic>, DecodeInt8<false>, DecodeInt8<true>},
+    .int8_limited = {EncodeInt8<Rounding::kLimited>, DecodeInt8<false>, DecodeInt8<true>},
+    .int4 = {EncodeInt4<Rounding::kNearest>, DecodeInt4<false>, DecodeInt4<true>},
+    .int4_stochastic = {EncodeInt4<Rounding::kStochastic>, DecodeInt4<false>, DecodeInt4<true>},
     .onebit = {EncodeOneBit, DecodeOneBit<false>, DecodeOneBit<true>},
     .fp8_e4m3 = kFloat8Kernels<E4M3>,
     .fp8_e5m2 = kFloat8Kernels<E5M2>,

@@ -48,6 +48,8 @@ struct BlockKernels {
   size_t (*first_above)(const std::byte* codes, size_t count, uint8_t limit);
   BlockFormatKernels int8;
   BlockFormatKernels int8_stochastic;
+  BlockFormatKernels
+      int8_limited;  // Codes beyond 127 are cut off: `largest` is not the block's own.
   BlockFormatKernels int4;
   BlockFormatKernels int4_stochastic;
   BlockFormatKernels onebit;

@@ -31,6 +31,7 @@ enum class CodecId : uint8_t {
   kFp8E4M3 = 8,
   kFp8E5M2 = 9,
   kRandK = 10,
+  kSharedScale8 = 11,  // common/codec/shared_scale_codec.h
 };
 
 struct EncodeStats {

@@ -74,7 +74,9 @@ Result<std::unique_ptr<const ResidualCodec>> MakeResidualCodec(
       codec = std::make_unique<const RandKCodec>(options.fraction, values, options.error_feedback);
     } else {
       const size_t block = options.block == 0 ? kind.block : options.block;
-      codec = std::make_unique<const BlockCodec>(kind.id, kind.name, block, options.stochastic);
+      const auto rounding =
+          options.stochastic ? BlockCodec::Rounding::kStochastic : BlockCodec::Rounding::kNearest;
+      codec = std::make_unique<const BlockCodec>(kind.id, kind.name, block, rounding);
     }
     return codec;
   }

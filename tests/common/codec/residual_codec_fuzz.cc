@@ -10,6 +10,7 @@
 
 #include "common/codec/codec.h"
 #include "common/codec/residual_codec.h"
+#include "common/codec/shared_scale_codec.h"
 #include "tests/testing/fuzz_expect.h"
 
 namespace {
@@ -32,8 +33,9 @@ const slackline::Codec& ChooseCodec(uint8_t choice) {
   static const auto e5m2 = Make({.name = "fp8_e5m2", .block = 32});
   static const auto topk_int8 = Make({.name = "topk", .fraction = 0.1, .int8_values = true});
   static const auto randk = Make({.name = "randk", .fraction = 0.2});
+  static const slackline::SharedScaleCodec shared(32);
   static const auto randk_int8 = Make({.name = "randk", .fraction = 1, .int8_values = true});
-  const std::array<const slackline::Codec*, 13> codecs = {
+  const std::array<const slackline::Codec*, 14> codecs = {
       int8.get(),
       int4.get(),
       onebit.get(),
@@ -46,7 +48,8 @@ const slackline::Codec& ChooseCodec(uint8_t choice) {
       e5m2.get(),
       topk_int8.get(),
       randk.get(),
-      randk_int8.get()};
+      randk_int8.get(),
+      &shared};
   return *codecs[choice % codecs.size()];
 }
 
