@@ -8,6 +8,10 @@ slackline_fuzz(control_frame_fuzz
   SOURCES transport/control_frame_fuzz.cc
   LIBS slackline::control
   CORPUS transport/corpus/control_frame_fuzz)
+slackline_fuzz(rdma_hello_fuzz
+  SOURCES transport/rdma_hello_fuzz.cc
+  LIBS slackline::transport_rdma
+  CORPUS transport/corpus/rdma_hello_fuzz)
 slackline_fuzz(safetensors_fuzz
   SOURCES common/safetensors_fuzz.cc
   LIBS slackline::common

@@ -178,16 +178,15 @@ void RdmaChannel::Service() {
 }
 
 void RdmaChannel::OnDeadline() {
-  if (phase_ == Phase::kConnecting || phase_ == Phase::kGreeting) {
-    Fail(Unavailable("cannot connect to " + peer_ + ": it did not agree on RDMA in time"));
-  } else if (phase_ == Phase::kProving) {
+  if (phase_ == Phase::kProving) {
     Fail(Unavailable("no RDMA packet gets through to " + peer_ +
-                     ", though its port answers: this "
-                     "end is " +
-                     Describe(mine_) + ", the peer " + Describe(theirs_) +
+                     ", though its port answers: this end is " + Describe(mine_) + ", the peer " +
+                     Describe(theirs_) +
                      "; check that the GIDs are in one network and that UDP port 4791 is open"));
+  } else if (role_ == Role::kConnector) {
+    Fail(Unavailable("cannot connect to " + peer_ + ": it did not agree on RDMA in time"));
   } else {
-    Fail(Aborted("refused"));
+    Shut();  // Silent, or refused and still there.
   }
 }
 

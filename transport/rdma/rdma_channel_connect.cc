@@ -250,14 +250,14 @@ void RdmaChannel::BecomeOpen() {
 
 void RdmaChannel::OnBootstrapClosed(const Status& status) {
   bootstrap_ = nullptr;
-  if (phase_ == Phase::kConnecting || phase_ == Phase::kGreeting) {
+  if (half_open() && phase_ != Phase::kProving) {
+    Shut();  // A stranger; the bootstrap has logged what there was to say.
+  } else if (phase_ == Phase::kConnecting || phase_ == Phase::kGreeting) {
     Fail(Status(status.code(), "cannot connect to " + peer_ + ": " + status.message()));
   } else if (phase_ == Phase::kOpen || phase_ == Phase::kProving) {
     // What it sent before it left may be here already.
     endpoint_.HandleCompletions();
     if (phase_ < Phase::kBroken) Fail(Unavailable(peer_ + " left: " + status.message()));
-  } else {
-    Fail(Aborted("refused"));
   }
 }
 

@@ -113,6 +113,7 @@ void RdmaChannel::OnReplyMessage(const Frame& frame, const proto::WireHeader& he
   // Closed before the call: the handler may use the id and the landing again.
   if (entry->tag != Windows::kNone) windows_->Retire(entry->tag);
   requests_->Erase(header.request_id);
+  endpoint_.Activate(*this);  // To end the grants.
   ++endpoint_.stats_.replies_received;
   endpoint_.stats_.payload_bytes_received += header.payload_bytes;
   endpoint_.handler_->OnReply(*this, header, payload);
