@@ -9,6 +9,8 @@
 
 DECLARE_string(json);        // Where the results go as JSON as well; empty for nowhere.
 DECLARE_int32(repetitions);  // Measured repetitions; figures are their medians.
+DECLARE_string(transport);   // What carries the data: transport/transport_flags.h.
+DECLARE_string(plot);        // Where the results go as SVG as well; empty for nowhere.
 
 namespace slackline::bench {
 

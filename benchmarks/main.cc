@@ -11,6 +11,7 @@
 
 DEFINE_string(json, "", "also write the results to this file, as JSON");
 DEFINE_int32(repetitions, 15, "measured repetitions; figures are medians over them");
+DEFINE_string(plot, "", "also draw the results to this file, as SVG");
 
 namespace slackline::bench {
 namespace {
@@ -25,7 +26,7 @@ constexpr Subcommand kSubcommands[] = {
     {"apply", "fused optimizers against a triad of the same bytes", RunApply},
     {"codec", "encode and decode against memcpy", RunCodec},
     {"pushpull", "gradients out, weights back, over the loopback", RunPushPull},
-    {"transport", "bandwidth, message rate and latency of a channel", RunTransport},
+    {"transport", "bandwidth, message rate and latency of channels, against memcpy", RunTransport},
 };
 
 void PrintUsage(std::FILE* out) {

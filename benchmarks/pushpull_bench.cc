@@ -27,7 +27,6 @@ DEFINE_int32(model_megabytes, 64, "MiB of FP32 weights");
 DEFINE_string(codec, "fp32", "on the wire, in both directions");
 DEFINE_string(optimizer, "sgd", "sgd, momentum, nesterov, adam, adamw or adagrad");
 DEFINE_string(staleness, "0", "0 (BSP), a bound > 0 (SSP) or async");
-DEFINE_string(transport, "tcp", "what carries the data");
 DEFINE_double(seconds, 2, "measured seconds, each repetition and chunk size");
 DEFINE_bool(iperf, false, "also run iperf3 --bidir each repetition, and print the ratio");
 
@@ -84,9 +83,9 @@ FleetConfig CheckFlags() {
     ExitOnFlagError(FlagStatus("optimizer", FLAGS_optimizer,
                                "sgd, momentum, nesterov, adam, adamw or adagrad"));
   }
-  if (!transport::CreateEndpoint(FLAGS_transport)) {
-    ExitOnFlagError(FlagStatus("transport", FLAGS_transport,
-                               "one of " + std::string(transport::TransportNames())));
+  if (!transport::CheckTransportName(FLAGS_transport).ok()) {
+    ExitOnFlagError(
+        FlagStatus("transport", FLAGS_transport, "one of " + transport::TransportNames()));
   }
   return {.workers = static_cast<uint32_t>(FLAGS_workers),
           .shards = static_cast<uint32_t>(FLAGS_servers),

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "transport/factory.h"
-
 namespace slackline::bench {
 namespace {
 
@@ -17,41 +15,47 @@ constexpr TimeNs kPollNs = 10 * kNsPerMs;
 // Latencies kept of one run: its first ones.
 constexpr size_t kMaxLatencies = 1u << 20;
 
-// The part of a region that request number `turn` of this size uses; parts take turns.
-MutableBytes Part(const transport::Region& region, uint64_t turn, size_t size_bytes) {
-  const size_t stride_bytes = std::max<size_t>((size_bytes + 4095) / 4096 * 4096, 4096);
-  const size_t parts = region.bytes().size() / stride_bytes;
-  return region.bytes().subspan((turn % parts) * stride_bytes, size_bytes);
-}
-
 }  // namespace
+
+MutableBytes PartOf(MutableBytes buffer, uint64_t turn, size_t size_bytes) {
+  if (size_bytes <= kPeerSmallBytes) buffer = buffer.first(kPeerSmallBufferBytes);
+  const size_t stride_bytes = std::max<size_t>((size_bytes + 4095) / 4096 * 4096, 4096);
+  const size_t parts = buffer.size() / stride_bytes;
+  return buffer.subspan((turn % parts) * stride_bytes, size_bytes);
+}
 
 // ---- The answering end ----
 
-Result<std::unique_ptr<AnsweringEnd>> AnsweringEnd::Create(const std::string& transport,
-                                                           const std::string& listen_at) {
+Result<std::unique_ptr<AnsweringEnd>> AnsweringEnd::Create(
+    const std::string& transport, const transport::EndpointOptions& options,
+    const std::string& listen_at) {
   std::unique_ptr<AnsweringEnd> end(new AnsweringEnd());
-  SLACKLINE_ASSIGN_OR_RETURN(end->endpoint_, transport::CreateEndpoint(transport));
+  SLACKLINE_ASSIGN_OR_RETURN(end->endpoint_, transport::CreateEndpoint(transport, options));
   end->endpoint_->set_handler(end.get());
   SLACKLINE_ASSIGN_OR_RETURN(end->in_, end->endpoint_->Allocate(kPeerBufferBytes));
   SLACKLINE_ASSIGN_OR_RETURN(end->out_, end->endpoint_->Allocate(kPeerBufferBytes));
-  std::fill(end->out_->bytes().begin(), end->out_->bytes().end(), std::byte{1});
+  std::ranges::fill(end->out_->bytes(), std::byte{1});
   SLACKLINE_ASSIGN_OR_RETURN(end->address_, end->endpoint_->Listen(listen_at));
   return end;
 }
 
 Landing AnsweringEnd::OnRequestArriving(transport::Channel&, const WireHeader& header) {
   if (header.payload_bytes > kPeerMaxBytes) return Landing::Drain();
-  return Landing::Into(Part(*in_, static_cast<uint64_t>(header.clock), header.payload_bytes));
+  return Landing::Into(
+      PartOf(in_->bytes(), static_cast<uint64_t>(header.clock), header.payload_bytes));
 }
 
 void AnsweringEnd::OnRequest(transport::Channel& channel, const WireHeader& header,
                              MutableBytes payload) {
   WireHeader reply = header;
   reply.kind = MessageKind::kReply;
-  const bool pull = header.kind == MessageKind::kPushPull;
+  size_t size_bytes = 0;
+  if (header.kind == MessageKind::kPushPull) size_bytes = payload.size();
+  if (header.kind == MessageKind::kPull) size_bytes = std::min(header.version, kPeerMaxBytes);
   const MutableBytes answer =
-      pull ? Part(*out_, static_cast<uint64_t>(header.clock), payload.size()) : MutableBytes();
+      size_bytes == 0 ? MutableBytes()
+                      : PartOf(out_->bytes(), static_cast<uint64_t>(header.clock), size_bytes);
+  reply.codec = answer.empty() ? CodecId::kNone : CodecId::kFp32;
   reply.payload_bytes = static_cast<uint32_t>(answer.size());
   // Refused only when the channel is closed, which OnClosed tells.
   (void)channel.Reply(reply, answer);
@@ -60,64 +64,75 @@ void AnsweringEnd::OnRequest(transport::Channel& channel, const WireHeader& head
 // ---- The asking end ----
 
 Result<std::unique_ptr<AskingEnd>> AskingEnd::Create(const std::string& transport,
-                                                     const std::string& address) {
+                                                     const transport::EndpointOptions& options,
+                                                     const std::string& address, size_t channels) {
   std::unique_ptr<AskingEnd> end(new AskingEnd());
-  SLACKLINE_ASSIGN_OR_RETURN(end->endpoint_, transport::CreateEndpoint(transport));
+  SLACKLINE_ASSIGN_OR_RETURN(end->endpoint_, transport::CreateEndpoint(transport, options));
   end->endpoint_->set_handler(end.get());
   SLACKLINE_ASSIGN_OR_RETURN(end->payloads_, end->endpoint_->Allocate(kPeerBufferBytes));
   SLACKLINE_ASSIGN_OR_RETURN(end->landings_, end->endpoint_->Allocate(kPeerBufferBytes));
-  std::fill(end->payloads_->bytes().begin(), end->payloads_->bytes().end(), std::byte{2});
-  SLACKLINE_ASSIGN_OR_RETURN(end->channel_, end->endpoint_->Connect(address, kConnectTimeoutNs));
-  // Bounded by the connect's timeout.
-  while (!end->open_ && end->failure_.ok()) end->endpoint_->Poll(kPollNs);
+  std::ranges::fill(end->payloads_->bytes(), std::byte{2});
+  for (size_t i = 0; i < channels; ++i) {
+    SLACKLINE_ASSIGN_OR_RETURN(transport::Channel* const channel,
+                               end->endpoint_->Connect(address, kConnectTimeoutNs));
+    end->channels_.push_back(channel);
+  }
+  // Bounded by the connects' timeout.
+  while (end->open_ < channels && end->failure_.ok()) end->endpoint_->Poll(kPollNs);
   if (!end->failure_.ok()) return Err(end->failure_);
   return end;
 }
 
 Result<AskingEnd::Sample> AskingEnd::Run(const Load& load, TimeNs duration_ns) {
-  Sample sample;
-  sample.latencies_us.reserve(kMaxLatencies);
   load_ = load;
-  sample_ = &sample;
+  sample_ = {};
+  sample_.latencies_us.reserve(kMaxLatencies);
   draining_ = false;
-  asked_ns_.assign(load.window, 0);
+  asked_ns_.assign(load.channels * load.window, 0);
   const TimeNs start_ns = time_.NowNs();
-  for (uint64_t slot = 0; slot < load.window; ++slot) Ask(slot);
+  for (size_t i = 0; i < load.channels; ++i) {
+    for (uint64_t slot = 0; slot < load.window; ++slot) Ask(i, slot);
+  }
   while (failure_.ok() && time_.NowNs() - start_ns < duration_ns) endpoint_->Poll(kPollNs);
-  sample.seconds = static_cast<double>(time_.NowNs() - start_ns) / 1e9;
-  sample.requests = sample_->requests;
+  sample_.seconds = static_cast<double>(time_.NowNs() - start_ns) / 1e9;
+  const uint64_t counted = sample_.requests;
   draining_ = true;
-  const uint64_t counted = sample.requests;
   while (failure_.ok() && in_flight_ > 0) endpoint_->Poll(kPollNs);
-  sample.requests = counted;
-  sample_ = nullptr;
+  sample_.requests = counted;
   if (!failure_.ok()) return Err(failure_);
-  return sample;
+  return std::move(sample_);
 }
 
-void AskingEnd::Ask(uint64_t slot) {
+void AskingEnd::Ask(size_t channel, uint64_t slot) {
+  const bool pull = load_.op == Op::kPull || (load_.op == Op::kBoth && channel % 2 == 1);
   WireHeader header;
-  header.kind = load_.pull ? MessageKind::kPushPull : MessageKind::kPush;
+  header.kind = pull                        ? MessageKind::kPull
+                : load_.op == Op::kPushPull ? MessageKind::kPushPull
+                                            : MessageKind::kPush;
   header.request_id = slot;
   header.clock = static_cast<Clock>(asked_);
-  header.codec = load_.payload_bytes > 0 ? CodecId::kFp32 : CodecId::kNone;
-  header.payload_bytes = static_cast<uint32_t>(load_.payload_bytes);
-  asked_ns_[slot] = time_.NowNs();
-  const MutableBytes payload = Part(*payloads_, asked_, load_.payload_bytes);
-  const MutableBytes landing = Part(*landings_, asked_, load_.payload_bytes);
+  header.version = load_.payload_bytes;
+  header.chunk = static_cast<ChunkIndex>(channel);
+  MutableBytes payload;
+  if (!pull) payload = PartOf(payloads_->bytes(), asked_, load_.payload_bytes);
+  header.codec = payload.empty() ? CodecId::kNone : CodecId::kFp32;
+  header.payload_bytes = static_cast<uint32_t>(payload.size());
+  const MutableBytes landing = PartOf(landings_->bytes(), asked_, load_.payload_bytes);
+  asked_ns_[channel * load_.window + slot] = time_.NowNs();
   ++asked_;
   // Refused only when the channel is closed, which OnClosed tells.
-  if (channel_->Send(header, payload, landing).ok()) ++in_flight_;
+  if (channels_[channel]->Send(header, payload, landing).ok()) ++in_flight_;
 }
 
 void AskingEnd::OnReply(transport::Channel&, const WireHeader& header, MutableBytes) {
   --in_flight_;
-  ++sample_->requests;
-  if (sample_->latencies_us.size() < kMaxLatencies) {
-    const TimeNs took_ns = time_.NowNs() - asked_ns_[header.request_id];
-    sample_->latencies_us.push_back(static_cast<double>(took_ns) / 1e3);
+  ++sample_.requests;
+  const size_t channel = header.chunk;
+  if (sample_.latencies_us.size() < kMaxLatencies) {
+    const TimeNs took_ns = time_.NowNs() - asked_ns_[channel * load_.window + header.request_id];
+    sample_.latencies_us.push_back(static_cast<double>(took_ns) / 1e3);
   }
-  if (!draining_) Ask(header.request_id);
+  if (!draining_) Ask(channel, header.request_id);
 }
 
 }  // namespace slackline::bench

@@ -45,7 +45,7 @@ fi
 
 say "training; ${run_dir} gets logs, metrics and checkpoints"
 began=${SECONDS}
-./scripts/fleet run --servers 2 --workers 2 --transport tcp --staleness 3 --overwrite \
+./scripts/fleet run --servers 2 --workers 2 --staleness 3 --overwrite \
   --run-dir "${run_dir}" -- \
   --model=gpt --data=data/text --layers=4 --heads=4 --width=96 --context=64 --batch=8 \
   --steps=4000 --optimizer=adamw --learning_rate=0.005 --beta2=0.99 --weight_decay=0.1 \

@@ -6,7 +6,7 @@
 #include <optional>
 #include <string_view>
 
-DEFINE_string(transport, "tcp",
+DEFINE_string(transport, "auto",
               "how bytes travel: auto (the fastest way that both ends have) or one of its ways");
 DEFINE_string(rdma_devices, "",
               "RDMA devices, mlx5_0,mlx5_1; channels are spread over them, both ends list them in "

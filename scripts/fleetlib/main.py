@@ -109,8 +109,9 @@ def add_run(commands):
                         help="worker processes (default 1)")
     parser.add_argument("--shards", type=positive, default=1, metavar="N",
                         help="shards (threads) of each server (default 1)")
-    parser.add_argument("--transport", default="tcp", metavar="T",
-                        help="of the data plane (default tcp)")
+    parser.add_argument("--transport", default="auto", metavar="T",
+                        help="of the data plane: auto (the default: shared memory on one host, "
+                             "RDMA where both ends have it, else TCP), shm, rdma or tcp")
     parser.add_argument("--staleness", type=staleness, metavar="S",
                         help="0 (BSP), a bound > 0 (SSP) or async; given to the workers")
 

@@ -41,7 +41,7 @@ class DeadWorkers(LiveTest):
 
 class Garbage(LiveTest):
     def test_random_bytes_on_every_port_do_not_disturb_training(self):
-        fleet = self.start("garbage", 2, 2, 0, ["--steps=4000"])
+        fleet = self.start("garbage", 2, 2, 0, ["--steps=4000"], options=["--transport", "tcp"])
         self.wait_until("step 10", lambda: self.step("garbage") >= 10, fleet)
         ports = {port for pid in self.pids("garbage") for port in listening_ports(pid)}
         self.assertGreaterEqual(len(ports), 3, "a coordinator and two servers listen")

@@ -15,7 +15,7 @@ import unittest
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BIN = pathlib.Path(os.environ.get("SLACKLINE_BIN", ROOT / "build" / "release" / "bin"))
 FLEET = ROOT / "scripts" / "fleet"
-TRANSPORT = os.environ.get("SLACKLINE_TRANSPORT", "tcp")
+TRANSPORT = os.environ.get("SLACKLINE_TRANSPORT", "auto")
 # No single run of these tests takes a tenth of it; past it something hangs.
 RUN_BOUND_S = 150
 
@@ -55,8 +55,8 @@ class LiveTest(unittest.TestCase):
 
     def command(self, name, servers, workers, staleness, arguments, options=()):
         return [sys.executable, str(FLEET), "run", "--servers", str(servers), "--workers",
-                str(workers), "--transport", TRANSPORT, "--staleness", str(staleness),
-                "--build", str(BIN), "--run-dir", str(self.directory / name), *options, "--", *TINY_MLP,
+                str(workers), "--transport", TRANSPORT, "--staleness", str(staleness), "--build",
+                str(BIN), "--run-dir", str(self.directory / name), *options, "--", *TINY_MLP,
                 f"--data={self.data}", *arguments]
 
     def start(self, *arguments, **options):

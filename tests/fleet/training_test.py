@@ -4,7 +4,7 @@ import array
 import subprocess
 import unittest
 
-from live import BIN, LiveTest, RUN_BOUND_S, alive
+from live import BIN, LiveTest, RUN_BOUND_S, TRANSPORT, alive
 
 SUMMARY_KEYS = {"steps", "train_loss_first", "train_loss_last", "validation_loss", "tokens_per_s",
                 "bytes_pushed", "bytes_pulled", "staleness_p50", "staleness_p99", "staleness_max",
@@ -54,8 +54,13 @@ class Training(LiveTest):
     def test_deterministic_workers_equal_one_that_accumulates(self):
         exact = ["--steps=25", "--deterministic", "--overlap=off", "--chunk_bytes=4096"]
         self.run_fleet("four", 2, 4, 0, exact)
-        self.run_fleet("one", 1, 1, 0, [*exact, "--accumulate=4"])
+        # What carries the bytes does not change them: shared memory here, TCP there.
+        self.run_fleet("one", 1, 1, 0, [*exact, "--accumulate=4"], options=["--transport", "tcp"])
         self.assert_same_bits("four", "one")
+        if TRANSPORT != "auto":
+            return
+        logs = [path.read_text() for path in (self.directory / "four" / "logs").iterdir()]
+        self.assertTrue(any("shm (same host)" in log for log in logs), "the workers say their way")
 
     def test_workers_equal_a_larger_batch_to_rounding(self):
         exact = ["--steps=25", "--deterministic", "--overlap=off", "--clip=0"]
