@@ -292,7 +292,8 @@ int RunTransport(int argc, char** argv) {
                    "slackline-bench transport --connect=tcp://node7:4711 --json=link.json",
        .groups = {{"Load", {"op", "sizes", "queue_pairs", "bidirectional", "window", "poll"}},
                   {"Two hosts", {"listen", "connect"}},
-                  {"Measurement", {"duration", "repetitions", "json", "plot"}}}});
+                  {"Measurement", {"duration", "repetitions", "json", "plot"}},
+                  transport::TransportFlagGroup()}});
   CheckTransportFlags();
   const auto sizes = ParseSizes(FLAGS_sizes);
   if (!sizes) {

@@ -93,7 +93,10 @@ Result<AskingEnd::Sample> AskingEnd::Run(const Load& load, TimeNs duration_ns) {
   for (size_t i = 0; i < load.channels; ++i) {
     for (uint64_t slot = 0; slot < load.window; ++slot) Ask(i, slot);
   }
-  while (failure_.ok() && time_.NowNs() - start_ns < duration_ns) endpoint_->Poll(kPollNs);
+  // One reply at least, however busy the machine is: a sample of none says nothing.
+  while (failure_.ok() && (time_.NowNs() - start_ns < duration_ns || sample_.requests == 0)) {
+    endpoint_->Poll(kPollNs);
+  }
   sample_.seconds = static_cast<double>(time_.NowNs() - start_ns) / 1e9;
   const uint64_t counted = sample_.requests;
   draining_ = true;
