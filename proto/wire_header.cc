@@ -63,7 +63,7 @@ bool IsReplyStatus(uint16_t value) {
   return value <= static_cast<uint16_t>(ReplyStatus::kShuttingDown);
 }
 
-bool IsCodec(uint8_t value) { return value <= static_cast<uint8_t>(CodecId::kBf16); }
+bool IsCodec(uint8_t value) { return value <= static_cast<uint8_t>(CodecId::kRandK); }
 
 Status OutOfRange(std::string_view field, const std::string& found, std::string_view expected) {
   std::string message = "wire header: ";
@@ -105,10 +105,10 @@ Status CheckEnumerations(ConstHeader in) {
   const auto status = LoadLe<uint16_t>(&in[at::kStatus]);
   if (!IsReplyStatus(status)) return OutOfRange("status", std::to_string(status), "0 to 9");
   const auto codec = LoadLe<uint8_t>(&in[at::kCodec]);
-  if (!IsCodec(codec)) return OutOfRange("codec", std::to_string(codec), "0 to 3");
+  if (!IsCodec(codec)) return OutOfRange("codec", std::to_string(codec), "0 to 10");
   const auto reply_codec = LoadLe<uint8_t>(&in[at::kReplyCodec]);
   if (!IsCodec(reply_codec)) {
-    return OutOfRange("reply_codec", std::to_string(reply_codec), "0 to 3");
+    return OutOfRange("reply_codec", std::to_string(reply_codec), "0 to 10");
   }
   for (size_t word = 0; word < kReservedWords; ++word) {
     const auto value = LoadLe<uint64_t>(&in[at::kReserved + word * sizeof(uint64_t)]);

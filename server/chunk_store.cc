@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "proto/job_codecs.h"
+
 namespace slackline::server {
 namespace {
 
@@ -58,17 +60,16 @@ Result<std::unique_ptr<ChunkStore>> ChunkStore::Create(transport::Endpoint& endp
     store->tensor_names_.push_back(tensor.name());
   }
   store->local_of_.assign(static_cast<size_t>(map.chunks_size()), kNotHere);
-  const bool split_by_decay = job.optimizer.weight_decay != 0;
   for (const control::Chunk& chunk : map.chunks()) {
     if (chunk.shard() != shard) continue;
-    SLACKLINE_RETURN_ERR_IF_ERROR(store->AddChunk(chunk, map, split_by_decay));
+    SLACKLINE_RETURN_ERR_IF_ERROR(store->AddChunk(chunk, map, job));
   }
   SLACKLINE_RETURN_ERR_IF_ERROR(store->Allocate(endpoint, job, slot_count));
   return store;
 }
 
 Status ChunkStore::AddChunk(const control::Chunk& in, const control::ShardMap& map,
-                            bool split_by_decay) {
+                            const ShardJob& job) {
   if (in.index() >= local_of_.size() || local_of_[in.index()] != kNotHere) {
     return InvalidArgument(ChunkName(in) + " is out of range or doubled");
   }
@@ -78,6 +79,7 @@ Status ChunkStore::AddChunk(const control::Chunk& in, const control::ShardMap& m
                            std::to_string(proto::kMaxPayloadBytes / sizeof(float)));
   }
   SLACKLINE_RETURN_IF_ERROR(CheckSegments(in, map));
+  const bool split_by_decay = job.optimizer.weight_decay != 0;
   Chunk chunk;
   chunk.index = in.index();
   chunk.flat_offset = in.flat_offset();
@@ -88,6 +90,9 @@ Status ChunkStore::AddChunk(const control::Chunk& in, const control::ShardMap& m
     const bool decay = map.tensors(static_cast<int>(segment.tensor())).decay();
     AppendRun(&chunk.runs, segment.chunk_offset(), segment.count(), split_by_decay && decay);
   }
+  chunk.push_codec = proto::MakeChunkCodec(job.push_plan, in, map);
+  chunk.pull_codec = proto::MakeChunkCodec(job.pull_plan, in, map);
+  max_push_bytes_ = std::max(max_push_bytes_, chunk.push_codec.MaxEncodedBytes());
   local_of_[in.index()] = static_cast<uint32_t>(chunks_.size());
   max_count_ = std::max(max_count_, chunk.count);
   chunks_.push_back(std::move(chunk));
@@ -95,13 +100,13 @@ Status ChunkStore::AddChunk(const control::Chunk& in, const control::ShardMap& m
 }
 
 Status ChunkStore::Allocate(transport::Endpoint& endpoint, const ShardJob& job, size_t slot_count) {
-  const bool fp32_pull = job.pull_codec->id() == CodecId::kFp32;
+  const bool fp32_pull = job.pull_plan.dense()->id() == CodecId::kFp32;
   const bool needs_sum = job.mode == ConsistencyMode::kBsp && !job.deterministic;
   size_t total = 0;
   for (const Chunk& chunk : chunks_) {
     const size_t floats = Align(chunk.count * sizeof(float));
     total += floats * (slot_count + (needs_sum ? 1 : 0) + (fp32_pull ? 0 : 1));
-    total += kChunkCopies * Align(job.pull_codec->EncodedBytes(chunk.count));
+    total += kChunkCopies * Align(chunk.pull_codec.EncodedBytes());
     leaf_offset_.push_back(leaf_floats_);
     leaf_floats_ += floats / sizeof(float);
   }
@@ -117,7 +122,7 @@ Status ChunkStore::Allocate(transport::Endpoint& endpoint, const ShardJob& job, 
   };
   for (Chunk& chunk : chunks_) {
     const size_t floats = chunk.count * sizeof(float);
-    for (std::byte*& copy : chunk.copies) copy = take(job.pull_codec->EncodedBytes(chunk.count));
+    for (std::byte*& copy : chunk.copies) copy = take(chunk.pull_codec.EncodedBytes());
     chunk.master = reinterpret_cast<float*>(fp32_pull ? chunk.copies[chunk.live] : take(floats));
     for (size_t slot = 0; slot < slot_count; ++slot) {
       chunk.slots[slot] = reinterpret_cast<float*>(take(floats));

@@ -19,6 +19,7 @@
 #include <string>
 #include <vector>
 
+#include "common/codec/chunk_codec.h"
 #include "common/status.h"
 #include "common/types.h"
 #include "proto/control.pb.h"
@@ -61,6 +62,8 @@ struct Chunk {
   size_t count = 0;
   std::vector<ChunkRun> runs;
   std::vector<ChunkSegment> segments;
+  ChunkCodec push_codec;
+  ChunkCodec pull_codec;
 
   float* master = nullptr;  // The weights. fp32 pull codec: copies[live].
   std::array<std::byte*, kChunkCopies> copies{};
@@ -96,6 +99,7 @@ class ChunkStore {
   // Lays out and allocates the chunks that `map` gives to `shard`; that may be none, when there are
   // fewer chunks than shards. ResourceExhausted: the memory is
   // not there (names the bytes).
+  // `job` must outlive the store.
   static Result<std::unique_ptr<ChunkStore>> Create(transport::Endpoint& endpoint,
                                                     const control::ShardMap& map, ShardIndex shard,
                                                     const ShardJob& job, size_t slot_count);
@@ -106,7 +110,8 @@ class ChunkStore {
   std::vector<Chunk>& chunks() { return chunks_; }
   // The shard's number of a global chunk; nullopt if it is not here. Any value may be asked.
   std::optional<uint32_t> FindLocal(ChunkIndex index) const;
-  size_t max_count() const { return max_count_; }  // Elements of the largest chunk.
+  size_t max_count() const { return max_count_; }            // Elements of the largest chunk.
+  size_t max_push_bytes() const { return max_push_bytes_; }  // Of any chunk at any clock.
   // True when `map` gives this shard exactly these chunks.
   bool SameLayout(const control::ShardMap& map, ShardIndex shard) const;
   // "tensor 'h.0.w' at offset 17": where an element of the chunk lies in the model.
@@ -120,7 +125,7 @@ class ChunkStore {
 
  private:
   ChunkStore() = default;
-  Status AddChunk(const control::Chunk& chunk, const control::ShardMap& map, bool split_by_decay);
+  Status AddChunk(const control::Chunk& chunk, const control::ShardMap& map, const ShardJob& job);
   Status Allocate(transport::Endpoint& endpoint, const ShardJob& job, size_t slot_count);
 
   std::vector<Chunk> chunks_;
@@ -129,6 +134,7 @@ class ChunkStore {
   std::vector<size_t> leaf_offset_;  // Of each chunk, in floats, in a leaf region.
   size_t leaf_floats_ = 0;
   size_t max_count_ = 0;
+  size_t max_push_bytes_ = 0;
   std::unique_ptr<transport::Region> region_;
   std::vector<std::unique_ptr<transport::Region>> leaf_regions_;  // One a leaf, all chunks.
 };

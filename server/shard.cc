@@ -74,8 +74,8 @@ Status Shard::AllocateTables(const control::ShardMap& map) {
       std::unique_ptr<ChunkStore> store,
       ChunkStore::Create(endpoint_, map, options_.shard, job_, optimizer_->slot_count()));
   // A slot takes any push and any kInit, which is always FP32.
-  const size_t slot_bytes = std::max({job_.push_codec->EncodedBytes(store->max_count()),
-                                      store->max_count() * sizeof(float), sizeof(float)});
+  const size_t slot_bytes =
+      std::max({store->max_push_bytes(), store->max_count() * sizeof(float), sizeof(float)});
   SLACKLINE_ASSIGN_OR_RETURN_STATUS(
       slots_, ReceiveSlots::Create(endpoint_, options_.receive_slots, slot_bytes));
   ConsistencyOptions rule;
@@ -86,6 +86,9 @@ Status Shard::AllocateTables(const control::ShardMap& map) {
   rule.max_members = options_.max_members;
   rule.first_clock = map.first_clock();
   SLACKLINE_ASSIGN_OR_RETURN_STATUS(consistency_, Consistency::Create(rule));
+  if (job_.push_plan.dense() == nullptr && job_.mode != ConsistencyMode::kBsp) {
+    decoded_.resize(store->max_count());
+  }
   leaves_.resize(job_.deterministic ? store->size() : 0);
   // The most decisions that one event can cause: a view closes every round and releases or refuses
   // every open pull.

@@ -175,7 +175,8 @@ class Shard final : public transport::Handler {
   void HandlePush(const Push& push);
   void CarryOut(const Push& push);
   void Refuse(const Push& push, proto::ReplyStatus status, std::string_view why);
-  bool RefusesValues(const Push& push);
+  PayloadFault CheckValues(const Push& push) const;
+  std::string DescribeFault(const Push& push, const PayloadFault& fault) const;
   bool MayHold() const { return held_.size() < held_limit_; }
   bool HoldsPushOf(const proto::WireHeader& header, uint32_t local) const;
   void HoldPush(const Push& push);
@@ -230,6 +231,7 @@ class Shard final : public transport::Handler {
   std::optional<Consistency> consistency_;
   std::optional<View> pending_view_;  // Waits for the map, or for copies that are being sent.
   uint32_t initialised_chunks_ = 0;
+  std::vector<float> decoded_;  // SSP, ASP: a push in a codec that the optimizer does not read.
   std::vector<float*> leaf_scratch_;
   std::vector<std::vector<Leaf>> leaves_;  // Deterministic: of each chunk's open round.
 

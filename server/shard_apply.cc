@@ -9,6 +9,8 @@
 
 namespace slackline::server {
 
+using proto::WireHeader;
+
 // True when the chunk's weights may change now: no checkpoint waits for the old ones, and a copy
 // that is not being sent can take the new ones.
 bool Shard::Changeable(uint32_t local) {
@@ -19,9 +21,15 @@ bool Shard::Changeable(uint32_t local) {
 
 void Shard::ApplyAsync(const Push& push) {
   GradientView gradient;
-  gradient.payload = PayloadOf(push);
-  gradient.payload_codec = job_.push_codec->id();
-  gradient.payload_scale = 1 / push.header->scale;
+  const ChunkCodec& codec = store_->at(push.local).push_codec;
+  if (codec.dense() != nullptr) {
+    gradient.payload = PayloadOf(push);
+    gradient.payload_codec = codec.id();
+    gradient.payload_scale = 1 / push.header->scale;
+  } else {
+    codec.Decode(PayloadOf(push), push.header->scale, push.header->clock, decoded_.data());
+    gradient.sum = decoded_.data();
+  }
   gradient.scale = static_cast<float>(1 / push.header->weight);
   const auto members = static_cast<double>(consistency_->view().members.size());
   const double divisor = job_.async_scale_sum ? 1.0 : members;
@@ -30,12 +38,12 @@ void Shard::ApplyAsync(const Push& push) {
 
 void Shard::Accumulate(const Push& push) {
   Chunk& chunk = store_->at(push.local);
-  const float scale = 1 / push.header->scale;
+  const WireHeader& header = *push.header;
   // The first push writes the sum, so that it need not be cleared before.
   if (chunk.sum_pushes++ == 0) {
-    job_.push_codec->Decode(PayloadOf(push), chunk.count, scale, chunk.sum);
+    chunk.push_codec.Decode(PayloadOf(push), header.scale, header.clock, chunk.sum);
   } else {
-    job_.push_codec->DecodeAdd(PayloadOf(push), chunk.count, scale, chunk.sum);
+    chunk.push_codec.DecodeAdd(PayloadOf(push), header.scale, header.clock, chunk.sum);
   }
 }
 
@@ -44,11 +52,11 @@ void Shard::AddLeaf(const Push& push, bool empty) {
   const Leaf leaf{push.header->worker, leaves.size()};
   CHECK(leaf.buffer < store_->leaf_capacity()) << "a round has more pushes than the view allows";
   float* out = store_->leaf(push.local, leaf.buffer);
-  const size_t count = store_->at(push.local).count;
+  const Chunk& chunk = store_->at(push.local);
   if (empty) {
-    std::fill_n(out, count, 0.0f);
+    std::fill_n(out, chunk.count, 0.0f);
   } else {
-    job_.push_codec->Decode(PayloadOf(push), count, 1 / push.header->scale, out);
+    chunk.push_codec.Decode(PayloadOf(push), push.header->scale, push.header->clock, out);
   }
   const auto after =
       std::upper_bound(leaves.begin(), leaves.end(), leaf,
@@ -74,7 +82,7 @@ void Shard::CloseRound(const Decision& decision, const LastPush& last) {
   } else {
     if (chunk.sum_pushes > 0) gradient.sum = chunk.sum;
     gradient.payload = last.payload;
-    gradient.payload_codec = last.payload == nullptr ? CodecId::kNone : job_.push_codec->id();
+    gradient.payload_codec = last.payload == nullptr ? CodecId::kNone : chunk.push_codec.id();
     gradient.payload_scale = last.payload_scale;
     chunk.sum_pushes = 0;
   }
@@ -91,7 +99,7 @@ void Shard::Step(uint32_t local, const GradientView& gradient, double learning_r
   Chunk& chunk = store_->at(local);
   const std::optional<uint32_t> target = chunk.WritableCopy();
   CHECK(target && !chunk.cut_pending) << "callers ask Changeable before they change a chunk";
-  const Codec& pull = *job_.pull_codec;
+  const Codec& pull = *chunk.pull_codec.dense();
   const bool fp32_pull = pull.id() == CodecId::kFp32;
   float* out = fp32_pull ? reinterpret_cast<float*>(chunk.copies[*target]) : chunk.master;
   ++chunk.steps;
@@ -109,7 +117,7 @@ void Shard::Step(uint32_t local, const GradientView& gradient, double learning_r
     }
     GradientView part = gradient;
     if (part.sum != nullptr) part.sum += run.offset;
-    if (part.payload != nullptr) part.payload += job_.push_codec->EncodedBytes(run.offset);
+    if (part.payload != nullptr) part.payload += chunk.push_codec.dense()->EncodedBytes(run.offset);
     optimizer_->Step(view, part, static_cast<float>(learning_rate), chunk.steps);
   }
   chunk.master = out;
@@ -120,9 +128,9 @@ void Shard::Step(uint32_t local, const GradientView& gradient, double learning_r
 void Shard::SetWeights(uint32_t local, const float* weights) {
   Chunk& chunk = store_->at(local);
   std::memcpy(chunk.master, weights, chunk.count * sizeof(float));
-  if (job_.pull_codec->id() != CodecId::kFp32) {
+  if (chunk.pull_codec.id() != CodecId::kFp32) {
     static_cast<void>(
-        job_.pull_codec->Encode(chunk.master, chunk.count, 1, chunk.copies[chunk.live]));
+        chunk.pull_codec.Encode(chunk.master, 1, {}, nullptr, chunk.copies[chunk.live]));
   }
   if (!chunk.initialised) ++initialised_chunks_;
   chunk.initialised = true;

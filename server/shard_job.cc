@@ -2,6 +2,8 @@
 
 #include <string>
 
+#include "proto/job_codecs.h"
+
 namespace slackline::server {
 namespace {
 
@@ -25,15 +27,6 @@ Result<ScheduleConfig> ParseSchedule(const control::JobSpec& spec) {
   out.step_factor = in.step_factor();
   SLACKLINE_RETURN_ERR_IF_ERROR(ValidateSchedule(out));
   return out;
-}
-
-Result<const Codec*> ParseCodec(const char* field, const std::string& name) {
-  const Codec* codec = FindCodec(name);
-  if (codec == nullptr) {
-    return Err(InvalidArgument(std::string(field) + " '" + name + "': expected one of " +
-                               std::string(CodecNames())));
-  }
-  return codec;
 }
 
 }  // namespace
@@ -62,8 +55,12 @@ Result<ShardJob> ParseShardJob(const control::JobSpec& spec) {
   job.optimizer.epsilon = optimizer.epsilon();
   job.optimizer.weight_decay = optimizer.weight_decay();
   SLACKLINE_ASSIGN_OR_RETURN(job.schedule, ParseSchedule(spec));
-  SLACKLINE_ASSIGN_OR_RETURN(job.push_codec, ParseCodec("push_codec", spec.push_codec()));
-  SLACKLINE_ASSIGN_OR_RETURN(job.pull_codec, ParseCodec("pull_codec", spec.pull_codec()));
+  SLACKLINE_ASSIGN_OR_RETURN(job.push_plan, proto::PushPlan(spec));
+  SLACKLINE_ASSIGN_OR_RETURN(job.pull_plan, proto::PullPlan(spec));
+  if (job.pull_plan.dense() == nullptr) {
+    return Err(InvalidArgument("pull_codec '" + spec.pull_codec() + "': expected one of " +
+                               std::string(CodecNames())));
+  }
   return job;
 }
 

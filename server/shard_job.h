@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "common/codec/codec.h"
+#include "common/codec/chunk_codec.h"
 #include "common/status.h"
 #include "proto/control.pb.h"
 #include "server/consistency/consistency.h"
@@ -21,8 +21,8 @@ struct ShardJob {
   bool async_scale_sum = false;  // SSP, ASP: the learning rate is not divided by W.
   OptimizerConfig optimizer;
   ScheduleConfig schedule;
-  const Codec* push_codec = nullptr;  // Live for ever.
-  const Codec* pull_codec = nullptr;
+  CodecPlan push_plan;
+  CodecPlan pull_plan;
 };
 
 // InvalidArgument names the field, its value and what is allowed.

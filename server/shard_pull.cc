@@ -104,10 +104,10 @@ void Shard::AnswerWeights(uint32_t index, Clock min_clock) {
   const OpenRequest& entry = requests_->at(index);
   Chunk& chunk = store_->at(entry.local);
   WireHeader reply;
-  reply.codec = job_.pull_codec->id();
+  reply.codec = chunk.pull_codec.id();
   reply.version = chunk.version;
   reply.min_clock = min_clock;
-  const size_t bytes = job_.pull_codec->EncodedBytes(chunk.count);
+  const size_t bytes = chunk.pull_codec.EncodedBytes();
   ReplyPinned(index, &chunk.pins[chunk.live], reply, {chunk.copies[chunk.live], bytes});
 }
 

@@ -1,8 +1,6 @@
 // A push from its judgement to its answer. Order matters: values are checked whole before the
 // consistency rule records the push, and the rule's decision is carried out in the same call.
 #include <algorithm>
-#include <array>
-#include <cmath>
 #include <string>
 
 #include "server/shard.h"
@@ -21,20 +19,6 @@ PushId IdOf(const WireHeader& header, uint32_t local) {
 
 bool Changes(PushAction action) {
   return action == PushAction::kApply || action == PushAction::kAccumulate;
-}
-
-// The first element that is not finite once the loss scale is taken out.
-std::optional<size_t> FindNotFinite(const Codec& codec, const std::byte* payload, size_t count,
-                                    float payload_scale) {
-  std::array<float, 256> block;  // Of the stack: nothing may be allocated here.
-  for (size_t begin = 0; begin < count; begin += block.size()) {
-    const size_t size = std::min(block.size(), count - begin);
-    codec.Decode(payload + codec.EncodedBytes(begin), size, payload_scale, block.data());
-    for (size_t i = 0; i < size; ++i) {
-      if (!std::isfinite(block[i])) return begin + i;
-    }
-  }
-  return std::nullopt;
 }
 
 }  // namespace
@@ -78,7 +62,19 @@ void Shard::HandlePush(const Push& push) {
     return;
   }
   Push checked = push;
-  checked.not_finite = Changes(action) && !empty && RefusesValues(push);
+  if (Changes(action) && !empty) {
+    const PayloadFault fault = CheckValues(push);
+    if (fault.kind == PayloadFault::Kind::kMalformed) {
+      Refuse(push, ReplyStatus::kMalformed, DescribeFault(push, fault) + fault.message);
+      return;
+    }
+    checked.not_finite = fault.kind == PayloadFault::Kind::kNotFinite;
+    if (checked.not_finite) {
+      ++refused_;
+      LogRefusal(*push.peer, header,
+                 DescribeFault(push, fault) + "a value is not finite; the push counts as empty");
+    }
+  }
   CarryOut(checked);
 }
 
@@ -89,21 +85,14 @@ void Shard::Refuse(const Push& push, ReplyStatus status, std::string_view why) {
   AnswerPlain(*push.peer, *push.header, status);
 }
 
-bool Shard::RefusesValues(const Push& push) {
+std::string Shard::DescribeFault(const Push& push, const PayloadFault& fault) const {
+  return store_->DescribeElement(store_->at(push.local), fault.element) + ": ";
+}
+
+PayloadFault Shard::CheckValues(const Push& push) const {
   const WireHeader& header = *push.header;
-  const Chunk& chunk = store_->at(push.local);
-  const Codec& codec = *job_.push_codec;
-  const std::byte* payload = PayloadOf(push);
-  const bool valid = codec.Validate({payload, header.payload_bytes}, chunk.count).ok();
-  // A loss scale of 1 or more only makes values smaller.
-  if (valid && header.scale >= 1) return false;
-  const std::optional<size_t> bad = FindNotFinite(codec, payload, chunk.count, 1 / header.scale);
-  if (valid && !bad) return false;
-  ++refused_;
-  LogRefusal(
-      *push.peer, header,
-      store_->DescribeElement(chunk, bad.value_or(0)) + " is not finite; the push counts as empty");
-  return true;
+  return store_->at(push.local)
+      .push_codec.Validate({PayloadOf(push), header.payload_bytes}, header.scale, header.clock);
 }
 
 void Shard::CarryOut(const Push& push) {
@@ -120,7 +109,7 @@ void Shard::CarryOut(const Push& push) {
     const bool closes = !decisions_.empty() &&
                         decisions_.front().kind == Decision::Kind::kCloseRound &&
                         decisions_.front().chunk == push.local;
-    if (closes) {
+    if (closes && store_->at(push.local).push_codec.dense() != nullptr) {
       last = {PayloadOf(push), 1 / header.scale};
     } else {
       Accumulate(push);

@@ -41,7 +41,7 @@ Shard::Refusal Shard::Check(const Peer& peer, const WireHeader& header) const {
   const std::optional<uint32_t> local = store_->FindLocal(header.chunk);
   if (!local) return {ReplyStatus::kMalformed, "the chunk is not on this shard"};
   const Chunk& chunk = store_->at(*local);
-  if (header.reply_codec != job_.pull_codec->id() &&
+  if (header.reply_codec != chunk.pull_codec.id() &&
       (header.kind == MessageKind::kPull || header.kind == MessageKind::kPushPull)) {
     return {ReplyStatus::kMalformed, "reply codec is not the job's pull codec"};
   }
@@ -73,11 +73,11 @@ Shard::Refusal Shard::CheckPush(const WireHeader& header, const Chunk& chunk) co
       return {ReplyStatus::kMalformed, "an empty push has no payload"};
     }
   } else {
-    if (header.codec != job_.push_codec->id()) {
+    if (header.codec != chunk.push_codec.id()) {
       return {ReplyStatus::kMalformed, "codec is not the job's push codec"};
     }
-    if (header.payload_bytes != job_.push_codec->EncodedBytes(chunk.count)) {
-      return {ReplyStatus::kMalformed, "payload is not the chunk's size"};
+    if (header.payload_bytes != chunk.push_codec.EncodedBytes(header.clock)) {
+      return {ReplyStatus::kMalformed, "payload has not the size that the codec gives the chunk"};
     }
     // Both are divided by, in FP32: neither the quotient nor the divisor may leave its range.
     constexpr double kSmallest = 1e-30, kLargest = 1e30;

@@ -11,7 +11,7 @@
 #include <span>
 #include <utility>
 
-#include "common/codec/codec.h"
+#include "common/codec/chunk_codec.h"
 #include "common/flags.h"
 #include "transport/transport_flags.h"
 
@@ -60,9 +60,25 @@ DEFINE_double(clip, 1.0, "largest norm of a micro-batch's mean gradient; 0: any"
 DEFINE_bool(overlap, true, "push during backward; clips by the previous step's norm");
 DEFINE_int64(checkpoint_every, 0, "clocks between checkpoints; 0: only at the end");
 
-DEFINE_string(codec, "fp16", "on the wire, both ways: fp32, fp16 or bf16");
+DEFINE_string(codec, "fp16",
+              "on the wire: fp32, fp16 or bf16 both ways; or for gradients, with fp16 for weights, "
+              "int8, int4, onebit, fp8_e4m3, fp8_e5m2, topk or randk");
 DEFINE_string(push_codec, "", "of gradients, if not --codec");
 DEFINE_string(pull_codec, "", "of weights, if not --codec");
+DEFINE_uint32(
+    codec_block, 0,
+    "int8, int4, onebit, fp8: values that share a scale, a power of two from 32 to 4096; 0: "
+    "256, or 1024 for onebit");
+DEFINE_string(codec_rounding, "nearest", "int8, int4: nearest or stochastic");
+DEFINE_double(topk_fraction, 0.01, "topk, randk: the part of a tensor's values that is sent");
+DEFINE_string(topk_values, "fp16", "topk, randk: what values travel as, fp16 or int8");
+DEFINE_int64(
+    topk_warmup_steps, 0,
+    "topk, randk: clocks in which the fraction of gradients falls to that, by fours from 1/4");
+DEFINE_uint64(
+    codec_min_elements, 8192,
+    "where a codec is not fp32, fp16 or bf16: tensors with fewer elements (biases, norms) "
+    "travel as fp16");
 DEFINE_int64(chunk_bytes, 1 << 20, "of FP32 weights, the unit of transfer; a multiple of 4");
 DEFINE_double(loss_scale, 0,
               "first loss scale, a power of two; 0: 1024 for fp16, else 1 and fixed");
@@ -109,7 +125,10 @@ ProgramHelp Help() {
            {"optimizer", "learning_rate", "schedule", "warmup_steps", "final_fraction",
             "step_every", "step_factor", "momentum", "beta1", "beta2", "epsilon", "weight_decay"}},
           {"Model", {"model", "layers", "heads", "width", "context", "hidden"}},
-          {"On the wire", {"codec", "push_codec", "pull_codec", "chunk_bytes", "credit_bytes"}},
+          {"On the wire",
+           {"codec", "push_codec", "pull_codec", "codec_block", "codec_rounding", "topk_fraction",
+            "topk_values", "topk_warmup_steps", "codec_min_elements", "chunk_bytes",
+            "credit_bytes"}},
           transport::TransportFlagGroup(),
           {"Loss scale",
            {"loss_scale", "loss_scale_growth", "loss_scale_backoff", "loss_scale_min",
@@ -160,16 +179,41 @@ std::vector<int64_t> ParseHidden() {
   return widths;
 }
 
-// --push_codec or --pull_codec, or --codec where it is not given.
-std::string CodecOr(std::string_view flag, const std::string& value) {
-  const std::string& codec = value.empty() ? FLAGS_codec : value;
-  if (FindCodec(codec) == nullptr) {
-    ExitOnFlagError(FlagStatus(value.empty() ? "codec" : flag, codec, CodecNames()));
-  }
-  return codec;
+// --push_codec, or --codec where it is not given.
+const std::string& PushCodec() { return FLAGS_push_codec.empty() ? FLAGS_codec : FLAGS_push_codec; }
+
+// --pull_codec, or --codec where it is not given and says how weights travel.
+std::string PullCodec() {
+  if (!FLAGS_pull_codec.empty()) return FLAGS_pull_codec;
+  return FindCodec(FLAGS_codec) != nullptr ? FLAGS_codec : "fp16";
 }
 
-LossScaleOptions LossScaleOf(CodecId push_codec) {
+bool IsFp16(std::string_view codec) {
+  const Codec* dense = FindCodec(codec);
+  return dense != nullptr && dense->id() == CodecId::kFp16;
+}
+
+void CheckCodecs() {
+  const std::string allowed = std::string(CodecNames()) + ", " + std::string(ResidualCodecNames());
+  const auto check = [&](std::string_view flag, const std::string& name) {
+    if (!CodecPlan::Create({.name = name})) ExitOnFlagError(FlagStatus(flag, name, allowed));
+    if (!CodecPlan::Create({.name = name, .block = FLAGS_codec_block})) {
+      ExitOnFlagError(FlagStatus("codec_block", std::to_string(FLAGS_codec_block),
+                                 "0, or a power of two from 32 to 4096"));
+    }
+  };
+  CheckChoice("codec_rounding", FLAGS_codec_rounding, {"nearest", "stochastic"});
+  CheckChoice("topk_values", FLAGS_topk_values, {"fp16", "int8"});
+  if (!(FLAGS_topk_fraction > 0 && FLAGS_topk_fraction <= 1)) {
+    ExitOnFlagError(FlagStatus("topk_fraction", std::to_string(FLAGS_topk_fraction),
+                               "a number above 0 and at most 1"));
+  }
+  CheckNumber("topk_warmup_steps", static_cast<double>(FLAGS_topk_warmup_steps), 0, 1e12);
+  check(FLAGS_push_codec.empty() ? "codec" : "push_codec", PushCodec());
+  check(FLAGS_pull_codec.empty() ? "codec" : "pull_codec", PullCodec());
+}
+
+LossScaleOptions LossScaleOf(std::string_view push_codec) {
   LossScaleOptions options;
   options.backoff = FLAGS_loss_scale_backoff;
   options.min = FLAGS_loss_scale_min;
@@ -177,7 +221,7 @@ LossScaleOptions LossScaleOf(CodecId push_codec) {
   options.growth_interval = FLAGS_loss_scale_growth;
   if (FLAGS_loss_scale != 0) {
     options.initial = FLAGS_loss_scale;
-  } else if (push_codec == CodecId::kFp16) {
+  } else if (IsFp16(push_codec)) {
     options.initial = std::clamp(options.initial, options.min, std::max(options.min, options.max));
   } else {
     // These formats have the range of FP32: nothing vanishes that FP32 would keep.
@@ -202,8 +246,7 @@ void CheckLossScale() {
   CheckNumber("loss_scale_backoff", FLAGS_loss_scale_backoff, 0, 0.5);
   CheckNumber("loss_scale_growth", static_cast<double>(FLAGS_loss_scale_growth), 0, 1e12);
   // What is left is their order.
-  const CodecId codec = FindCodec(CodecOr("push_codec", FLAGS_push_codec))->id();
-  if (!ValidateLossScale(LossScaleOf(codec)).ok()) {
+  if (!ValidateLossScale(LossScaleOf(PushCodec())).ok()) {
     ExitOnFlagError(FlagStatus("loss_scale",
                                google::GetCommandLineFlagInfoOrDie("loss_scale").current_value,
                                "--loss_scale_min <= --loss_scale <= --loss_scale_max"));
@@ -282,8 +325,7 @@ void CheckTrainingFlags() {
         FlagStatus("chunk_bytes", std::to_string(FLAGS_chunk_bytes), "a multiple of 4"));
   }
   const int32_t staleness = ParseStaleness();
-  (void)CodecOr("push_codec", FLAGS_push_codec);
-  (void)CodecOr("pull_codec", FLAGS_pull_codec);
+  CheckCodecs();
   CheckLossScale();
   CheckModel();
   if (FLAGS_deterministic && staleness != 0) {
@@ -354,8 +396,10 @@ TrainerOptions TrainerFromFlags(const ModelConfig& model) {
   options.gradient.batch = static_cast<uint64_t>(FLAGS_batch);
   options.gradient.clip_norm = FLAGS_clip;
   options.gradient.overlap = FLAGS_overlap;
-  options.gradient.push_codec = FindCodec(CodecOr("push_codec", FLAGS_push_codec))->id();
-  options.gradient.loss_scale = LossScaleOf(options.gradient.push_codec);
+  // Codecs with a residual take any finite value.
+  const Codec* const dense = FindCodec(PushCodec());
+  options.gradient.push_codec = dense != nullptr ? dense->id() : CodecId::kNone;
+  options.gradient.loss_scale = LossScaleOf(PushCodec());
   options.sample = GenerateFromFlags();
   options.evaluate_samples = static_cast<uint64_t>(FLAGS_evaluate_samples);
   options.log_every = FLAGS_log_every;
@@ -388,8 +432,14 @@ control::JobSpec JobFromFlags(const ModelConfig& model, const DataManifest& data
   schedule.set_final_fraction(FLAGS_final_fraction);
   schedule.set_step_every(FLAGS_step_every);
   schedule.set_step_factor(FLAGS_step_factor);
-  job.set_push_codec(CodecOr("push_codec", FLAGS_push_codec));
-  job.set_pull_codec(CodecOr("pull_codec", FLAGS_pull_codec));
+  job.set_push_codec(PushCodec());
+  job.set_pull_codec(PullCodec());
+  job.set_codec_block(FLAGS_codec_block);
+  job.set_codec_stochastic(FLAGS_codec_rounding == "stochastic");
+  job.set_topk_int8_values(FLAGS_topk_values == "int8");
+  job.set_topk_fraction(FLAGS_topk_fraction);
+  job.set_topk_warmup_steps(FLAGS_topk_warmup_steps);
+  job.set_codec_min_elements(FLAGS_codec_min_elements);
   job.set_chunk_bytes(static_cast<uint32_t>(FLAGS_chunk_bytes));
   job.set_checkpoint_every(FLAGS_checkpoint_every);
   job.set_train_samples(train_samples);

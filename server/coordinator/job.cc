@@ -69,6 +69,18 @@ const std::vector<Field>& Fields() {
        [](const JobSpec& j) { return Number(j.schedule().step_factor()); }},
       {"--push_codec", kMay, [](const JobSpec& j) { return Printable(j.push_codec()); }},
       {"--pull_codec", kMay, [](const JobSpec& j) { return Printable(j.pull_codec()); }},
+      {"--codec_block", kMay, [](const JobSpec& j) { return std::to_string(j.codec_block()); }},
+      {"--codec_rounding", kMay,
+       [](const JobSpec& j) {
+         return std::string(j.codec_stochastic() ? "stochastic" : "nearest");
+       }},
+      {"--topk_values", kMay,
+       [](const JobSpec& j) { return std::string(j.topk_int8_values() ? "int8" : "fp16"); }},
+      {"--topk_fraction", kMay, [](const JobSpec& j) { return Number(j.topk_fraction()); }},
+      {"--topk_warmup_steps", kMay,
+       [](const JobSpec& j) { return std::to_string(j.topk_warmup_steps()); }},
+      {"--codec_min_elements", kMay,
+       [](const JobSpec& j) { return std::to_string(j.codec_min_elements()); }},
       {"--chunk_bytes", kMust, [](const JobSpec& j) { return std::to_string(j.chunk_bytes()); }},
       {"--checkpoint_every", kMay,
        [](const JobSpec& j) { return std::to_string(j.checkpoint_every()); }},
@@ -212,6 +224,8 @@ Status CheckJob(const control::JobSpec& job) {
         Text("--chunk_bytes=", job.chunk_bytes(), ": expected a multiple of ", sizeof(float)));
   }
   SLACKLINE_RETURN_IF_ERROR(CheckCount("--checkpoint_every", job.checkpoint_every(), 0, kMaxSteps));
+  SLACKLINE_RETURN_IF_ERROR(
+      CheckCount("--topk_warmup_steps", job.topk_warmup_steps(), 0, kMaxSteps));
   if (job.train_samples() > static_cast<uint64_t>(INT64_MAX)) {
     return InvalidArgument(
         Text("the data's number of samples: ", job.train_samples(), " exceeds ", INT64_MAX));

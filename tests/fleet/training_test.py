@@ -51,6 +51,17 @@ class Training(LiveTest):
         self.run_fleet("asp", 1, 2, "async", ["--steps=60"])
         self.check_learned("asp", 60, 2)
 
+    def test_lossy_gradients_learn(self):
+        sent = {}
+        for codec in ("fp16", "int8", "onebit", "topk"):
+            self.run_fleet(codec, 2, 2, 0, ["--steps=60", f"--push_codec={codec}",
+                                            "--codec_min_elements=100", "--topk_fraction=0.05",
+                                            "--topk_warmup_steps=10"])
+            self.check_learned(codec, 60, 2)
+            sent[codec] = self.metrics(codec)[-1]["bytes_pushed"]
+        for codec in ("int8", "topk", "onebit"):
+            self.assertLess(sent[codec], sent["fp16"], f"{codec} does not compress")
+
     def test_deterministic_workers_equal_one_that_accumulates(self):
         exact = ["--steps=25", "--deterministic", "--overlap=off", "--chunk_bytes=4096"]
         self.run_fleet("four", 2, 4, 0, exact)

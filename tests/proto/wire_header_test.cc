@@ -191,7 +191,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadHeader{"TakenWithPayload", 6, 1, 33, "payload_bytes of a taken"},
         BadHeader{"NegativeClock", 24, 8, UINT64_MAX, "clock is -1"},
         BadHeader{"OtherTable", 40, 4, 1, "table is 1"},
-        BadHeader{"UnknownCodec", 52, 1, 4, "codec is 4"},
+        BadHeader{"UnknownCodec", 52, 1, 255, "codec is 255"},
         BadHeader{"UnknownReplyCodec", 53, 1, 255, "reply_codec is 255"},
         BadHeader{"UnknownStatus", 54, 2, 10, "status is 10"},
         BadHeader{"StatusHighByte", 54, 2, 256, "status is 256"},

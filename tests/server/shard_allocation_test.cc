@@ -25,15 +25,16 @@ TEST_P(ShardAllocation, PushPullAllocatesNothing) {
   job.set_deterministic(GetParam().deterministic);
   job.set_push_codec(GetParam().push_codec);
   job.set_pull_codec(GetParam().pull_codec);
+  job.set_topk_fraction(0.1);
   job.mutable_optimizer()->set_name(GetParam().optimizer);
   job.mutable_optimizer()->set_weight_decay(0.01);
   ShardHarness t(TestMap(job, std::vector<size_t>(kChunks, kCount)), kWorkers);
   ASSERT_TRUE(t.install_status.ok()) << t.install_status;
   t.InitAll(1);
-  const Codec& codec = *FindCodec(GetParam().push_codec);
-  std::vector<std::byte> payload(codec.EncodedBytes(kCount));
+  const ChunkCodec& codec = t.shard->chunks()->at(0).push_codec;
+  std::vector<std::byte> payload(codec.EncodedBytes());
   const std::vector<float> gradient(kCount, 0.125f);
-  static_cast<void>(codec.Encode(gradient.data(), kCount, 8, payload.data()));
+  static_cast<void>(codec.Encode(gradient.data(), 8, {}, nullptr, payload.data()));
 
   auto step = [&](Clock clock) {
     for (uint32_t chunk = 0; chunk < kChunks; ++chunk) {
@@ -60,6 +61,9 @@ INSTANTIATE_TEST_SUITE_P(All, ShardAllocation,
                          testing::Values(Setting{0, false, "fp16", "fp16", "adamw"},
                                          Setting{0, false, "fp32", "fp32", "sgd"},
                                          Setting{0, true, "fp32", "fp32", "momentum"},
+                                         Setting{0, false, "int8", "fp16", "adamw"},
+                                         Setting{0, true, "onebit", "fp32", "momentum"},
+                                         Setting{2, false, "topk", "fp16", "momentum"},
                                          Setting{2, false, "fp16", "bf16", "adagrad"},
                                          Setting{-1, false, "bf16", "fp32", "nesterov"}));
 

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <utility>
 
+#include "proto/job_codecs.h"
 #include "worker/client/client_impl.h"
 
 namespace slackline::worker {
@@ -91,16 +92,8 @@ void ClientImpl::OnMap(const control::ShardMap& map) {
 }
 
 Status ClientImpl::CheckCodecs() {
-  push_codec_ = FindCodec(job().push_codec());
-  pull_codec_ = FindCodec(job().pull_codec());
-  fp32_ = FindCodec(CodecId::kFp32);
-  for (const auto& [codec, name] :
-       {std::pair{push_codec_, job().push_codec()}, std::pair{pull_codec_, job().pull_codec()}}) {
-    if (codec == nullptr) {
-      return InvalidArgument("codec '" + name + "' is not known here, expected one of " +
-                             std::string(CodecNames()));
-    }
-  }
+  SLACKLINE_ASSIGN_OR_RETURN_STATUS(push_plan_, proto::PushPlan(job()));
+  SLACKLINE_ASSIGN_OR_RETURN_STATUS(pull_plan_, proto::PullPlan(job()));
   return OkStatus();
 }
 
@@ -149,12 +142,41 @@ Status ClientImpl::StartIo() {
 Status ClientImpl::AllocateMemory() {
   SLACKLINE_ASSIGN_OR_RETURN_STATUS(weights_, AllocateFloats());
   SLACKLINE_ASSIGN_OR_RETURN_STATUS(gradients_, AllocateFloats());
-  const size_t count = space_.element_count();
-  if (push_codec_ != fp32_) {
-    SLACKLINE_ASSIGN_OR_RETURN_STATUS(wire_push_, AllocateBytes(push_codec_->EncodedBytes(count)));
+  if (push_plan_.dense() == nullptr) {
+    SLACKLINE_ASSIGN_OR_RETURN_STATUS(residual_, AllocateFloats());
   }
-  if (pull_codec_ != fp32_) {
-    SLACKLINE_ASSIGN_OR_RETURN_STATUS(wire_pull_, AllocateBytes(pull_codec_->EncodedBytes(count)));
+  return AllocateWires();
+}
+
+// Chunks lie behind each other, each from a cache line on.
+Status ClientImpl::AllocateWires() {
+  constexpr size_t kAlignBytes = 64;
+  const auto align = [](size_t bytes) {
+    return (bytes + kAlignBytes - 1) / kAlignBytes * kAlignBytes;
+  };
+  size_t total = 0;
+  wires_.resize(space_.chunk_count());
+  for (const control::Chunk& chunk : map_.chunks()) {
+    ChunkWire& wire = wires_[chunk.index()];
+    wire.push_codec = proto::MakeChunkCodec(push_plan_, chunk, map_);
+    wire.pull_codec = proto::MakeChunkCodec(pull_plan_, chunk, map_);
+    if (wire.push_codec.id() != CodecId::kFp32) total += align(wire.push_codec.MaxEncodedBytes());
+    if (wire.pull_codec.id() != CodecId::kFp32) total += align(wire.pull_codec.MaxEncodedBytes());
+  }
+  MutableBytes rest;
+  if (total > 0) {
+    SLACKLINE_ASSIGN_OR_RETURN_STATUS(rest, AllocateBytes(total));
+  }
+  const auto place = [&](const ChunkCodec& codec, std::span<float> flat) {
+    if (codec.id() == CodecId::kFp32) return std::as_writable_bytes(flat);
+    const MutableBytes taken = rest.first(codec.MaxEncodedBytes());
+    rest = rest.subspan(align(taken.size()));
+    return taken;
+  };
+  for (ChunkIndex chunk = 0; chunk < wires_.size(); ++chunk) {
+    ChunkWire& wire = wires_[chunk];
+    wire.push = place(wire.push_codec, Part(gradients_, space_.chunk(chunk)));
+    wire.pull = place(wire.pull_codec, Part(weights_, space_.chunk(chunk)));
   }
   return OkStatus();
 }

@@ -14,8 +14,10 @@
 //   client->Leave(true);
 //
 // The flat spaces: tensors lie end to end in declaration order; tensor_span() gives a tensor's
-// part. With the fp32 codec gradients() and weights() are the very memory that the transport reads
-// and writes; with another one PushPull encodes and WaitChunk decodes on the calling thread.
+// part. A push codec that loses much (int8, topk...) keeps what it drops in residual() and adds it
+// to the next push; a push that was given up is in it again. With the fp32 codec gradients() and
+// weights() are the very memory that the transport reads and writes; with another one PushPull
+// encodes and WaitChunk decodes on the calling thread.
 //
 // Threading: one training thread calls everything but Cancel() and the data leases; I/O runs on the
 // client's own thread. A chunk's weights change only inside WaitChunk/FinishStep for a lossy codec,
@@ -120,6 +122,9 @@ class Client {
   virtual Clock first_clock() const = 0;  // First clock of this life; after Declare.
   virtual std::span<float> weights() = 0;
   virtual std::span<float> gradients() = 0;
+  // What pushes in a lossy codec have dropped and later ones will carry, without loss scale; empty
+  // if the push codec drops nothing that is kept. Stable between steps.
+  virtual std::span<const float> residual() const { return {}; }
   virtual std::span<float> tensor_weights(size_t tensor) = 0;
   virtual std::span<float> tensor_gradients(size_t tensor) = 0;
   // Chunks that hold a part of the tensor.

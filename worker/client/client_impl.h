@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "common/codec/codec.h"
+#include "common/codec/chunk_codec.h"
 #include "common/mutex.h"
 #include "common/time_source.h"
 #include "worker/client/client.h"
@@ -34,6 +34,7 @@ class ClientImpl final : public Client {
   Clock first_clock() const override { return first_clock_; }
   std::span<float> weights() override { return weights_; }
   std::span<float> gradients() override { return gradients_; }
+  std::span<const float> residual() const override { return residual_; }
   std::span<float> tensor_weights(size_t tensor) override { return Part(weights_, tensor); }
   std::span<float> tensor_gradients(size_t tensor) override { return Part(gradients_, tensor); }
   std::span<const ChunkIndex> tensor_chunks(size_t tensor) const override {
@@ -73,19 +74,21 @@ class ClientImpl final : public Client {
   Status CheckCodecs();
   Status StartIo();
   Status AllocateMemory();
+  Status AllocateWires();
   Result<std::span<std::byte>> AllocateBytes(size_t size_bytes);
   Result<std::span<float>> AllocateFloats();
   std::span<float> Part(std::span<float> all, size_t tensor) const;
   std::span<float> Part(std::span<float> all, ModelSpace::Range range) const;
 
   // client_step.cc
-  MutableBytes WireBytes(std::span<std::byte> wire, std::span<float> flat, const Codec& codec,
-                         ChunkIndex chunk) const;
+  MutableBytes PushBytes(ChunkIndex chunk) const;
+  MutableBytes PullBytes(ChunkIndex chunk) const;
   ConstBytes Encode(ChunkIndex chunk);
   Status Decode(ChunkIndex chunk);
   Status Collect(ChunkIndex chunk);
   Status StatusOf(const ChunkResult& result) const;
   void Count(const ChunkResult& result);
+  void TakeBack(const ChunkResult& result);
 
   // client_init.cc
   Status Offer(const std::vector<ChunkIndex>& chunks);
@@ -95,9 +98,8 @@ class ClientImpl final : public Client {
   const ClientOptions options_;
   const SteadyTimeSource time_;
   std::unique_ptr<ControlSession> session_;
-  const Codec* push_codec_ = nullptr;
-  const Codec* pull_codec_ = nullptr;
-  const Codec* fp32_ = nullptr;
+  CodecPlan push_plan_;
+  CodecPlan pull_plan_;
   control::ShardMap map_;
   ModelSpace space_;
   Clock first_clock_ = 0;
@@ -111,9 +113,17 @@ class ClientImpl final : public Client {
   std::vector<std::unique_ptr<transport::Region>> regions_;  // After io_: freed before it.
   std::span<float> weights_;
   std::span<float> gradients_;
-  // Encoded chunks end to end; empty with fp32, whose wire form is the memory above.
-  std::span<std::byte> wire_push_;
-  std::span<std::byte> wire_pull_;
+  // A chunk's codecs, and its bytes as they travel: the memory above with fp32, whose wire form it
+  // is.
+  struct ChunkWire {
+    ChunkCodec push_codec;
+    ChunkCodec pull_codec;
+    MutableBytes push;
+    MutableBytes pull;
+  };
+  std::vector<ChunkWire> wires_;
+  // What lossy pushes dropped, without loss scale; empty if the push codec has no residual.
+  std::span<float> residual_;
 
   bool step_open_ = false;
   Clock clock_ = 0;  // Of the open step, or the next one.

@@ -81,8 +81,8 @@ Status ClientImpl::Pull(const std::vector<ChunkIndex>& chunks, Clock clock,
     io_->Submit({.kind = MessageKind::kPull,
                  .chunk = chunk,
                  .clock = clock,
-                 .reply_codec = pull_codec_->id(),
-                 .landing = WireBytes(wire_pull_, weights_, *pull_codec_, chunk)});
+                 .reply_codec = wires_[chunk].pull_codec.id(),
+                 .landing = PullBytes(chunk)});
   }
   Status first_error;
   for (const ChunkIndex chunk : chunks) {

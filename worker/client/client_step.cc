@@ -10,36 +10,48 @@ namespace slackline::worker {
 using proto::MessageKind;
 using proto::ReplyStatus;
 
-// The chunk's bytes as they travel: the tensor memory itself with fp32. Dense codecs have a fixed
-// size per element, so that chunks lie end to end as in the flat space.
-MutableBytes ClientImpl::WireBytes(std::span<std::byte> wire, std::span<float> flat,
-                                   const Codec& codec, ChunkIndex chunk) const {
-  const ModelSpace::Range range = space_.chunk(chunk);
-  if (&codec == fp32_) return std::as_writable_bytes(Part(flat, range));
-  return wire.subspan(codec.EncodedBytes(range.offset), codec.EncodedBytes(range.count));
+MutableBytes ClientImpl::PushBytes(ChunkIndex chunk) const {
+  const ChunkWire& wire = wires_[chunk];
+  return wire.push.first(wire.push_codec.EncodedBytes(clock_));
 }
 
+MutableBytes ClientImpl::PullBytes(ChunkIndex chunk) const { return wires_[chunk].pull; }
+
 ConstBytes ClientImpl::Encode(ChunkIndex chunk) {
-  const MutableBytes bytes = WireBytes(wire_push_, gradients_, *push_codec_, chunk);
-  if (push_codec_ != fp32_) {
-    const std::span<const float> values = Part(gradients_, space_.chunk(chunk));
-    const EncodeStats stats = push_codec_->Encode(values.data(), values.size(), 1.0F, bytes.data());
+  const ChunkWire& wire = wires_[chunk];
+  const MutableBytes bytes = PushBytes(chunk);
+  if (wire.push_codec.id() != CodecId::kFp32) {
+    const ModelSpace::Range range = space_.chunk(chunk);
+    float* const residual = residual_.empty() ? nullptr : residual_.data() + range.offset;
+    const EncodeStats stats = wire.push_codec.Encode(
+        gradients_.data() + range.offset, step_.scale,
+        {.worker = rank(), .clock = clock_, .chunk = chunk}, residual, bytes.data());
     stats_.encode.saturated += stats.saturated;
     stats_.encode.non_finite += stats.non_finite;
   }
   return bytes;
 }
 
+// A push that did not count is in the residual again: the next one carries it. Its bytes and its
+// scale are still what was sent, since the step is open.
+void ClientImpl::TakeBack(const ChunkResult& result) {
+  if (residual_.empty() || result.bytes_sent == 0) return;
+  wires_[result.chunk].push_codec.TakeBack(PushBytes(result.chunk).data(), step_.scale, clock_,
+                                           residual_.data() + space_.chunk(result.chunk).offset);
+}
+
 Status ClientImpl::Decode(ChunkIndex chunk) {
-  if (pull_codec_ == fp32_) return OkStatus();
+  const ChunkCodec& codec = wires_[chunk].pull_codec;
+  if (codec.id() == CodecId::kFp32) return OkStatus();
   const std::span<float> values = Part(weights_, space_.chunk(chunk));
-  const ConstBytes bytes = WireBytes(wire_pull_, weights_, *pull_codec_, chunk);
-  if (const Status valid = pull_codec_->Validate(bytes, values.size()); !valid.ok()) {
+  const ConstBytes bytes = PullBytes(chunk);
+  if (const PayloadFault fault = codec.Validate(bytes, 1, 0);
+      fault.kind != PayloadFault::Kind::kNone) {
     return DataLoss("the weights of " + space_.TensorNames(chunk) + " (chunk " +
-                    std::to_string(chunk) +
-                    ") cannot be used, training has diverged: " + valid.message());
+                    std::to_string(chunk) + ") cannot be used, training has diverged: value " +
+                    std::to_string(fault.element) + " is not finite");
   }
-  pull_codec_->Decode(bytes.data(), values.size(), 1.0F, values.data());
+  codec.Decode(bytes.data(), 1, 0, values.data());
   return OkStatus();
 }
 
@@ -84,12 +96,12 @@ Status ClientImpl::PushPull(ChunkIndex chunk, bool empty) {
                .chunk = chunk,
                .clock = clock_,
                .empty = no_gradient,
-               .codec = push_codec_->id(),
-               .reply_codec = pull_codec_->id(),
+               .codec = wires_[chunk].push_codec.id(),
+               .reply_codec = wires_[chunk].pull_codec.id(),
                .weight = no_gradient ? 0 : step_.weight,
                .scale = step_.scale,
                .payload = payload,
-               .landing = WireBytes(wire_pull_, weights_, *pull_codec_, chunk)});
+               .landing = PullBytes(chunk)});
   chunk_states_[chunk] = ChunkState::kPushed;
   return OkStatus();
 }
@@ -114,6 +126,7 @@ Status ClientImpl::Collect(ChunkIndex chunk) {
   }
   chunk_states_[chunk] = ChunkState::kCollected;
   Count(result);
+  if (result.status != ReplyStatus::kOk) TakeBack(result);
   if (result.bytes_received > 0) SLACKLINE_RETURN_IF_ERROR(Decode(chunk));
   return StatusOf(result);
 }

@@ -39,7 +39,7 @@ TEST(Hostile, JobsOutOfRangeAreRefused) {
        [](control::JobSpec* j) {
          j->mutable_schedule()->set_learning_rate(std::numeric_limits<double>::infinity());
        }},
-      {"push_codec 'zip'", [](control::JobSpec* j) { j->set_push_codec("zip"); }},
+      {"push_codec: codec 'zip'", [](control::JobSpec* j) { j->set_push_codec("zip"); }},
       {"--chunk_bytes=0", [](control::JobSpec* j) { j->set_chunk_bytes(0); }},
       {"--chunk_bytes=1026", [](control::JobSpec* j) { j->set_chunk_bytes(1026); }},
       {"--chunk_bytes", [](control::JobSpec* j) { j->set_chunk_bytes(UINT32_MAX); }},
