@@ -1,9 +1,12 @@
 // What only RDMA has: the bootstrap and its strangers, choices of device and GID, grants, and what
 // the work costs.
 #include <gmock/gmock.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <csignal>
 
 #include "common/counting_allocator.h"
 #include "common/random.h"
@@ -208,6 +211,89 @@ TEST(RdmaChoiceTest, TheGidIsTheOneOfTheWayToThePeer) {
   }
   EXPECT_FALSE(port.HasAddress("192.0.2.77"));
   EXPECT_FALSE(port.gids.empty());
+}
+
+// Both ends list their devices in one order: the n-th channel takes the n-th device of both.
+TEST(RdmaChoiceTest, ChannelsSpreadOverTheListedDevices) {
+  const std::vector<RdmaPort> ports = OpenPorts({}).value();
+  if (ports.size() < 2) GTEST_SKIP() << "this host has one RDMA device";
+  RdmaOptions options;
+  options.devices = {ports[0].device, ports[1].device};
+  RdmaFixture fixture(options);
+  Recorder server_handler, client_handler;
+  const auto server = fixture.MakeEndpoint();
+  const auto client = fixture.MakeEndpoint();
+  server->set_handler(&server_handler);
+  client->set_handler(&client_handler);
+  const std::unique_ptr<Region> in = server->Allocate(kBytes).value();
+  const std::unique_ptr<Region> out = client->Allocate(kBytes).value();
+  server_handler.when_arriving = [&](Channel&, const WireHeader&) {
+    return Landing::Into(in->bytes());
+  };
+  server_handler.when_request = [](Channel& at, const WireHeader& header, MutableBytes payload) {
+    (void)at.Reply(ReplyHeader(header, payload.size()), payload);
+  };
+  const std::string address = server->Listen("rdma://127.0.0.1:0").value();
+  for (size_t i = 0; i < 4; ++i) {
+    auto* channel = static_cast<RdmaChannel*>(client->Connect(address, kPatienceNs).value());
+    ASSERT_TRUE(fixture.PumpUntil({client.get(), server.get()}, [&] {
+      return client_handler.opened.size() + client_handler.closed.size() == i + 1;
+    }));
+    ASSERT_TRUE(client_handler.closed.empty()) << client_handler.closed[0].second;
+    EXPECT_EQ(channel->rail()->port().device, options.devices[i % 2]);
+    auto* there = static_cast<RdmaChannel*>(server_handler.opened[i]);
+    EXPECT_EQ(there->rail()->port().device, options.devices[i % 2]);
+    ASSERT_TRUE(channel->Send(RequestHeader(1, kBytes), out->bytes(), out->bytes()).ok());
+    ASSERT_TRUE(fixture.PumpUntil({client.get(), server.get()},
+                                  [&] { return client_handler.replies.size() == i + 1; }));
+  }
+}
+
+// ---- A process that dies ----
+
+constexpr size_t kLongBytes = 64u << 20;
+
+// A worker in the middle of a long push, until it is killed.
+[[noreturn]] void PushUntilKilled(int address_pipe) {
+  std::array<char, 64> address{};
+  if (read(address_pipe, address.data(), address.size() - 1) <= 0) _exit(1);
+  Recorder handler;
+  auto endpoint = RdmaEndpoint::Create({}).value();
+  endpoint->set_handler(&handler);
+  const std::unique_ptr<Region> payload = endpoint->Allocate(kLongBytes).value();
+  handler.when_opened = [&](Channel& at) {
+    (void)at.Send(RequestHeader(1, kLongBytes), payload->bytes(), {});
+  };
+  if (!endpoint->Connect(address.data(), kPatienceNs)) _exit(1);
+  while (true) endpoint->Poll(kNsPerSecond);
+}
+
+TEST(RdmaDeathTest, AKilledPeerIsNoticedInTheMiddleOfItsMessage) {
+  int pipe_ends[2];
+  ASSERT_EQ(pipe(pipe_ends), 0);
+  const pid_t worker = fork();  // Before this process has memory that a device knows.
+  ASSERT_GE(worker, 0);
+  if (worker == 0) PushUntilKilled(pipe_ends[0]);
+  RdmaFixture fixture;
+  Recorder handler;
+  const auto server = fixture.MakeEndpoint();
+  server->set_handler(&handler);
+  const std::unique_ptr<Region> landing = server->Allocate(kLongBytes).value();
+  handler.when_arriving = [&](Channel&, const WireHeader&) {
+    kill(worker, SIGKILL);
+    return Landing::Into(landing->bytes());
+  };
+  const std::string address = server->Listen("rdma://127.0.0.1:0").value();
+  ASSERT_EQ(write(pipe_ends[1], address.data(), address.size()),
+            static_cast<ssize_t>(address.size()));
+  ASSERT_TRUE(fixture.PumpUntil({server.get()}, [&] { return !handler.closed.empty(); }));
+  EXPECT_EQ(handler.closed[0].second.code(), StatusCode::kUnavailable);
+  EXPECT_EQ(handler.closed.size(), 1u);
+  EXPECT_TRUE(handler.requests.empty()) << "half a message is no message";
+  int status = 0;
+  EXPECT_EQ(waitpid(worker, &status, 0), worker);
+  close(pipe_ends[0]);
+  close(pipe_ends[1]);
 }
 
 // ---- Grants ----
