@@ -15,6 +15,18 @@ inline constexpr size_t kAlignBytes = 64;
 
 size_t Align(size_t bytes) { return (bytes + kAlignBytes - 1) / kAlignBytes * kAlignBytes; }
 
+// As many deltas as the reference outweighs, and one.
+void LayOutDeltas(Chunk* chunk) {
+  Published& published = chunk->published;
+  published.delta_bytes = chunk->pull_codec.EncodedBytes();
+  const size_t fit = chunk->count * sizeof(float) / published.delta_bytes;
+  published.slots = static_cast<uint32_t>(std::clamp<size_t>(fit, 1, kMaxKeptDeltas)) + 1;
+}
+
+size_t DeltaBytes(const Chunk& chunk) {
+  return 2 * chunk.published.slots * chunk.published.delta_bytes;
+}
+
 std::string ChunkName(const control::Chunk& chunk) {
   return "shard map: chunk " + std::to_string(chunk.index());
 }
@@ -100,13 +112,15 @@ Status ChunkStore::AddChunk(const control::Chunk& in, const control::ShardMap& m
 }
 
 Status ChunkStore::Allocate(transport::Endpoint& endpoint, const ShardJob& job, size_t slot_count) {
-  const bool fp32_pull = job.pull_plan.dense()->id() == CodecId::kFp32;
+  const Codec* const dense_pull = job.pull_plan.dense();
+  const bool fp32_pull = dense_pull != nullptr && dense_pull->id() == CodecId::kFp32;
   const bool needs_sum = job.mode == ConsistencyMode::kBsp && !job.deterministic;
   size_t total = 0;
-  for (const Chunk& chunk : chunks_) {
+  for (Chunk& chunk : chunks_) {
+    if (dense_pull == nullptr) LayOutDeltas(&chunk);
     const size_t floats = Align(chunk.count * sizeof(float));
     total += floats * (slot_count + (needs_sum ? 1 : 0) + (fp32_pull ? 0 : 1));
-    total += kChunkCopies * Align(chunk.pull_codec.EncodedBytes());
+    total += kChunkCopies * Align(chunk.CopyBytes()) + Align(DeltaBytes(chunk));
     leaf_offset_.push_back(leaf_floats_);
     leaf_floats_ += floats / sizeof(float);
   }
@@ -122,12 +136,13 @@ Status ChunkStore::Allocate(transport::Endpoint& endpoint, const ShardJob& job, 
   };
   for (Chunk& chunk : chunks_) {
     const size_t floats = chunk.count * sizeof(float);
-    for (std::byte*& copy : chunk.copies) copy = take(chunk.pull_codec.EncodedBytes());
+    for (std::byte*& copy : chunk.copies) copy = take(chunk.CopyBytes());
     chunk.master = reinterpret_cast<float*>(fp32_pull ? chunk.copies[chunk.live] : take(floats));
     for (size_t slot = 0; slot < slot_count; ++slot) {
       chunk.slots[slot] = reinterpret_cast<float*>(take(floats));
     }
     if (needs_sum) chunk.sum = reinterpret_cast<float*>(take(floats));
+    chunk.published.deltas = take(DeltaBytes(chunk));
   }
   return OkStatus();
 }

@@ -4,8 +4,9 @@
 // A reply is sent from a chunk's *live copy* while later pushes go on changing the weights. So each
 // chunk has two copies with pin counts (replies in flight): an update is written into a copy that
 // nobody reads, and becomes the live one. With the fp32 pull codec the copies are the master
-// weights themselves (an unpinned update is in place); with a lossy one they are their encodings,
-// written by the same pass that updates the master.
+// weights themselves (an unpinned update is in place); with another dense one they are their
+// encodings, written by the same pass that updates the master; with one that has a residual they
+// are the published reference in FP32 (server/published.h).
 //
 // Threading: owner thread: the shard's. Ownership: memory comes from the endpoint, which must
 // outlive the store. Errors: a map from the coordinator that contradicts itself is InvalidArgument.
@@ -24,6 +25,7 @@
 #include "common/types.h"
 #include "proto/control.pb.h"
 #include "proto/reduce.h"
+#include "server/published.h"
 #include "server/reduction.h"
 #include "server/shard_job.h"
 #include "transport/transport.h"
@@ -69,6 +71,7 @@ struct Chunk {
   std::array<std::byte*, kChunkCopies> copies{};
   std::array<uint32_t, kChunkCopies> pins{};  // Replies in flight from each copy.
   uint32_t live = 0;
+  Published published;
   std::array<float*, kMaxOptimizerSlots> slots{};  // Null: the optimizer has no such state.
 
   bool initialised = false;
@@ -85,9 +88,15 @@ struct Chunk {
   bool cut_awaits_round = false;  // BSP: a checkpoint will cut it when its round closes.
   bool cut_pending = false;       // A checkpoint must copy the chunk before it changes.
 
+  size_t CopyBytes() const {
+    return published.in_use() ? count * sizeof(float) : pull_codec.EncodedBytes();
+  }
   // The copy that the next update may write: an unpinned one, the live one if possible (it is in
   // the cache); nullopt while both are being sent.
   std::optional<uint32_t> WritableCopy() const {
+    if (published.in_use() && published.pins[published.SlotOf(version + 1)] != 0) {
+      return std::nullopt;
+    }
     if (pins[live] == 0) return live;
     if (pins[1 - live] == 0) return 1 - live;
     return std::nullopt;

@@ -4,6 +4,7 @@
 #include <glog/logging.h>
 
 #include <algorithm>
+#include <cstring>
 
 namespace slackline::server {
 namespace {
@@ -64,6 +65,7 @@ Status Shard::InstallMap(const control::ShardMap& map) {
   }
   SLACKLINE_ASSIGN_OR_RETURN_STATUS(job_, ParseShardJob(map.job()));
   SLACKLINE_ASSIGN_OR_RETURN_STATUS(optimizer_, Optimizer::Create(job_.optimizer));
+  SLACKLINE_ASSIGN_OR_RETURN_STATUS(slot_names_, SlotNames(map.job()));
   SLACKLINE_RETURN_IF_ERROR(AllocateTables(map));
   epoch_ = map.epoch();
   return TryInstallPendingView();
@@ -86,7 +88,8 @@ Status Shard::AllocateTables(const control::ShardMap& map) {
   rule.max_members = options_.max_members;
   rule.first_clock = map.first_clock();
   SLACKLINE_ASSIGN_OR_RETURN_STATUS(consistency_, Consistency::Create(rule));
-  if (job_.push_plan.dense() == nullptr && job_.mode != ConsistencyMode::kBsp) {
+  if ((job_.push_plan.dense() == nullptr && job_.mode != ConsistencyMode::kBsp) ||
+      job_.pull_plan.dense() == nullptr) {
     decoded_.resize(store->max_count());
   }
   leaves_.resize(job_.deterministic ? store->size() : 0);
@@ -179,6 +182,12 @@ Status Shard::RestoreChunk(const ChunkRestore& restore) {
   }
   chunk.version = restore.version;
   chunk.steps = restore.steps;
+  if (chunk.published.in_use()) {
+    chunk.published.oldest = restore.version;
+    if (restore.reference != nullptr) {
+      std::memcpy(chunk.copies[chunk.live], restore.reference, chunk.count * sizeof(float));
+    }
+  }
   return OkStatus();
 }
 

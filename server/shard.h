@@ -57,6 +57,8 @@ struct ChunkRestore {
   uint64_t steps = 0;
   const float* weights = nullptr;
   std::vector<const float*> slots;  // By optimizer slot; `count` floats each.
+  // What readers held (server/published.h); null: a lossy pull codec starts from the weights.
+  const float* reference = nullptr;
   size_t count = 0;
 };
 
@@ -92,6 +94,8 @@ class Shard final : public transport::Handler {
   void BeginCheckpoint(uint64_t id, Clock clock, bool final, CheckpointSink* sink);
   bool checkpointing() const { return cut_.sink != nullptr; }
 
+  // As SlotNames() of the job; empty before InstallMap.
+  const std::vector<std::string>& slot_names() const { return slot_names_; }
   const Optimizer* optimizer() const { return optimizer_.get(); }  // Null before InstallMap.
   const ChunkStore* chunks() const { return store_.get(); }        // Null before InstallMap.
   Epoch epoch() const { return epoch_; }
@@ -211,6 +215,7 @@ class Shard final : public transport::Handler {
   const float* SumLeaves(uint32_t local);
   void CloseRound(const Decision& decision, const LastPush& last);
   void Step(uint32_t local, const GradientView& gradient, double learning_rate);
+  void Publish(Chunk* chunk, uint32_t target);
   void SetWeights(uint32_t local, const float* weights);
 
   // ---- shard_checkpoint.cc
@@ -226,12 +231,15 @@ class Shard final : public transport::Handler {
   // The job; from InstallMap on.
   Epoch epoch_ = 0;
   ShardJob job_;
+  std::vector<std::string> slot_names_;
   std::unique_ptr<Optimizer> optimizer_;
   std::unique_ptr<ChunkStore> store_;
   std::optional<Consistency> consistency_;
   std::optional<View> pending_view_;  // Waits for the map, or for copies that are being sent.
   uint32_t initialised_chunks_ = 0;
-  std::vector<float> decoded_;  // SSP, ASP: a push in a codec that the optimizer does not read.
+  // One chunk. SSP, ASP: a push in a codec that the optimizer does not read. Lossy pull codec: the
+  // step that is being published.
+  std::vector<float> decoded_;
   std::vector<float*> leaf_scratch_;
   std::vector<std::vector<Leaf>> leaves_;  // Deterministic: of each chunk's open round.
 

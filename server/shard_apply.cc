@@ -11,6 +11,13 @@ namespace slackline::server {
 
 using proto::WireHeader;
 
+namespace {
+
+// Who encodes, for codecs that round or choose at random: no worker.
+constexpr WorkerId kPublisher = UINT32_MAX;
+
+}  // namespace
+
 // True when the chunk's weights may change now: no checkpoint waits for the old ones, and a copy
 // that is not being sent can take the new ones.
 bool Shard::Changeable(uint32_t local) {
@@ -99,8 +106,8 @@ void Shard::Step(uint32_t local, const GradientView& gradient, double learning_r
   Chunk& chunk = store_->at(local);
   const std::optional<uint32_t> target = chunk.WritableCopy();
   CHECK(target && !chunk.cut_pending) << "callers ask Changeable before they change a chunk";
-  const Codec& pull = *chunk.pull_codec.dense();
-  const bool fp32_pull = pull.id() == CodecId::kFp32;
+  const Codec* const pull = job_.pull_plan.dense();
+  const bool fp32_pull = pull != nullptr && pull->id() == CodecId::kFp32;
   float* out = fp32_pull ? reinterpret_cast<float*>(chunk.copies[*target]) : chunk.master;
   ++chunk.steps;
   for (const ChunkRun& run : chunk.runs) {
@@ -111,9 +118,9 @@ void Shard::Step(uint32_t local, const GradientView& gradient, double learning_r
     if (chunk.slots[1] != nullptr) view.slot1 = chunk.slots[1] + run.offset;
     view.count = run.count;
     view.decay = run.decay;
-    if (!fp32_pull) {
-      view.copy_out = chunk.copies[*target] + pull.EncodedBytes(run.offset);
-      view.copy_codec = pull.id();
+    if (pull != nullptr && !fp32_pull) {
+      view.copy_out = chunk.copies[*target] + pull->EncodedBytes(run.offset);
+      view.copy_codec = pull->id();
     }
     GradientView part = gradient;
     if (part.sum != nullptr) part.sum += run.offset;
@@ -121,14 +128,42 @@ void Shard::Step(uint32_t local, const GradientView& gradient, double learning_r
     optimizer_->Step(view, part, static_cast<float>(learning_rate), chunk.steps);
   }
   chunk.master = out;
+  if (chunk.published.in_use()) Publish(&chunk, *target);
   chunk.live = *target;
   ++chunk.version;
+}
+
+// The step from the reference to the new master, and with it the next reference, into the copy
+// `target`.
+void Shard::Publish(Chunk* chunk, uint32_t target) {
+  Published& published = chunk->published;
+  const uint64_t version = chunk->version + 1;
+  const size_t bytes = chunk->count * sizeof(float);
+  auto* const reference = reinterpret_cast<float*>(chunk->copies[target]);
+  if (target != chunk->live) std::memcpy(reference, chunk->copies[chunk->live], bytes);
+  for (size_t i = 0; i < chunk->count; ++i) decoded_[i] = chunk->master[i] - reference[i];
+  std::byte* const delta = published.Delta(version);
+  const EncodeStats stats = chunk->pull_codec.Encode(
+      decoded_.data(), 1,
+      {.worker = kPublisher, .clock = static_cast<int64_t>(version), .chunk = chunk->index},
+      nullptr, delta);
+  if (stats.non_finite > 0) {
+    // Training has diverged, which readers must see: no delta can say so.
+    std::memcpy(reference, chunk->master, bytes);
+    published.oldest = version;
+    return;
+  }
+  chunk->pull_codec.DecodeAdd(delta, 1, 0, reference);
+  std::memcpy(delta + published.slots * published.delta_bytes, delta, published.delta_bytes);
 }
 
 void Shard::SetWeights(uint32_t local, const float* weights) {
   Chunk& chunk = store_->at(local);
   std::memcpy(chunk.master, weights, chunk.count * sizeof(float));
-  if (chunk.pull_codec.id() != CodecId::kFp32) {
+  if (chunk.published.in_use()) {
+    std::memcpy(chunk.copies[chunk.live], weights, chunk.count * sizeof(float));
+    chunk.published.oldest = 1;
+  } else if (chunk.pull_codec.id() != CodecId::kFp32) {
     static_cast<void>(
         chunk.pull_codec.Encode(chunk.master, 1, {}, nullptr, chunk.copies[chunk.live]));
   }

@@ -58,13 +58,16 @@ bool Shard::CutChunk(uint32_t local) {
   ChunkCut cut;
   cut.chunk = chunk.index;
   cut.count = chunk.count;
-  cut.slot_count = optimizer_->slot_count();
+  cut.slot_count = slot_names_.size();
   cut.version = chunk.version;
   cut.steps = chunk.steps;
   cut.data = data;
   std::memcpy(data, chunk.master, chunk.count * sizeof(float));
   for (size_t slot = 0; slot < cut.slot_count; ++slot) {
-    std::memcpy(data + (1 + slot) * chunk.count, chunk.slots[slot], chunk.count * sizeof(float));
+    const void* const from = slot < optimizer_->slot_count()
+                                 ? static_cast<const void*>(chunk.slots[slot])
+                                 : chunk.copies[chunk.live];  // The reference.
+    std::memcpy(data + (1 + slot) * chunk.count, from, chunk.count * sizeof(float));
   }
   for (const Member& member : consistency_->view().members) {
     cut.watermarks.push_back({member.worker, member.incarnation,

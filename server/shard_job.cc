@@ -57,10 +57,6 @@ Result<ShardJob> ParseShardJob(const control::JobSpec& spec) {
   SLACKLINE_ASSIGN_OR_RETURN(job.schedule, ParseSchedule(spec));
   SLACKLINE_ASSIGN_OR_RETURN(job.push_plan, proto::PushPlan(spec));
   SLACKLINE_ASSIGN_OR_RETURN(job.pull_plan, proto::PullPlan(spec));
-  if (job.pull_plan.dense() == nullptr) {
-    return Err(InvalidArgument("pull_codec '" + spec.pull_codec() + "': expected one of " +
-                               std::string(CodecNames())));
-  }
   return job;
 }
 
@@ -72,6 +68,7 @@ Result<std::vector<std::string>> SlotNames(const control::JobSpec& spec) {
   for (size_t slot = 0; slot < optimizer->slot_count(); ++slot) {
     names.emplace_back(optimizer->slot_name(slot));
   }
+  if (job.pull_plan.dense() == nullptr) names.emplace_back(kReferenceSlot);
   return names;
 }
 

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "common/codec/chunk_codec.h"
@@ -27,7 +28,10 @@ struct ShardJob {
 
 // InvalidArgument names the field, its value and what is allowed.
 Result<ShardJob> ParseShardJob(const control::JobSpec& spec);
-// Names of the optimizer state that the job keeps, as checkpoints call it.
+// Under this name checkpoints hold the published reference of a lossy pull codec.
+inline constexpr std::string_view kReferenceSlot = "reference";
+// Names of the state that the job keeps beside the weights, as checkpoints call it: the
+// optimizer's, and the reference.
 Result<std::vector<std::string>> SlotNames(const control::JobSpec& spec);
 
 }  // namespace slackline::server

@@ -107,8 +107,21 @@ void Shard::AnswerWeights(uint32_t index, Clock min_clock) {
   reply.codec = chunk.pull_codec.id();
   reply.version = chunk.version;
   reply.min_clock = min_clock;
-  const size_t bytes = chunk.pull_codec.EncodedBytes();
-  ReplyPinned(index, &chunk.pins[chunk.live], reply, {chunk.copies[chunk.live], bytes});
+  ConstBytes payload(chunk.copies[chunk.live], chunk.CopyBytes());
+  uint32_t* pins = &chunk.pins[chunk.live];
+  if (Published& published = chunk.published; published.in_use()) {
+    const auto deltas = published.DeltasFrom(entry.header.version, chunk.version, payload.size());
+    if (!deltas) {
+      reply.codec = CodecId::kFp32;  // The whole reference.
+    } else if (*deltas == 0) {
+      payload = {};  // The reader holds it.
+    } else {
+      const uint64_t first = chunk.version - *deltas + 1;
+      payload = {published.Delta(first), *deltas * published.delta_bytes};
+      pins = &published.pins[published.SlotOf(first)];
+    }
+  }
+  ReplyPinned(index, pins, reply, payload);
 }
 
 // Answers a request of a chunk's or a round's list with memory that stays pinned until it has left.

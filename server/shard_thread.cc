@@ -184,9 +184,7 @@ CheckpointWriter::Options ShardThread::WriterOptions(const control::TakeCheckpoi
     const Chunk& chunk = shard_->chunks()->at(local);
     options.layout.chunks.push_back({chunk.index, chunk.count});
   }
-  for (size_t slot = 0; slot < shard_->optimizer()->slot_count(); ++slot) {
-    options.layout.slot_names.emplace_back(shard_->optimizer()->slot_name(slot));
-  }
+  options.layout.slot_names = shard_->slot_names();
   return options;
 }
 

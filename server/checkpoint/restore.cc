@@ -44,6 +44,12 @@ Status CheckChunk(const std::string& directory, const Manifest& manifest,
   return OkStatus();
 }
 
+// Without the reference of a lossy pull codec, which one run may have and the other not.
+std::vector<std::string> OptimizerSlots(std::vector<std::string> names) {
+  std::erase(names, kReferenceSlot);
+  return names;
+}
+
 // All of one file's part in a shard.
 using FilesInUse = std::map<uint32_t, std::unique_ptr<ShardFileReader>>;
 
@@ -68,7 +74,8 @@ Status RestoreShard(const std::string& directory, const control::ShardMap& map,
   SLACKLINE_RETURN_IF_ERROR(CheckTensors(directory, manifest, map));
   SLACKLINE_ASSIGN_OR_RETURN_STATUS(const std::vector<std::string> slot_names,
                                     SlotNames(map.job()));
-  if (slot_names != manifest.slot_names) {
+  const std::vector<std::string>& saved = manifest.slot_names;
+  if (OptimizerSlots(slot_names) != OptimizerSlots(saved)) {
     return InvalidArgument("checkpoint " + directory + " was written with optimizer '" +
                            manifest.job.optimizer().name() + "', whose state '" +
                            map.job().optimizer().name() + "' does not have");
@@ -82,7 +89,7 @@ Status RestoreShard(const std::string& directory, const control::ShardMap& map,
     max_count = std::max<size_t>(max_count, chunk.count());
   }
   SLACKLINE_ASSIGN_OR_RETURN_STATUS(const FilesInUse files, OpenFiles(directory, manifest, wanted));
-  std::vector<float> data((1 + slot_names.size()) * max_count);
+  std::vector<float> data((1 + saved.size()) * max_count);
   // First all chunks that are needed are read, whose own checksums name them, then whole files,
   // whose checksums also cover the headers.
   for (const bool apply : {false, true}) {
@@ -90,12 +97,17 @@ Status RestoreShard(const std::string& directory, const control::ShardMap& map,
       const ShardFileReader& file = *files.at(manifest.chunks[chunk->index()].shard());
       SLACKLINE_ASSIGN_OR_RETURN_STATUS(
           const ChunkState state,
-          file.ReadChunk(chunk->index(), chunk->count(), slot_names, data.data()));
+          file.ReadChunk(chunk->index(), chunk->count(), saved, data.data()));
       if (!apply) continue;
       ChunkRestore restore{chunk->index(), state.version, state.steps, data.data(), {},
-                           chunk->count()};
-      for (size_t slot = 0; slot < slot_names.size(); ++slot) {
-        restore.slots.push_back(data.data() + (1 + slot) * chunk->count());
+                           nullptr,        chunk->count()};
+      for (size_t slot = 0; slot < saved.size(); ++slot) {
+        const float* const values = data.data() + (1 + slot) * chunk->count();
+        if (saved[slot] == kReferenceSlot) {
+          restore.reference = values;
+        } else {
+          restore.slots.push_back(values);
+        }
       }
       SLACKLINE_RETURN_IF_ERROR(shard->RestoreChunk(restore));
     }

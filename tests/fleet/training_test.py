@@ -89,6 +89,16 @@ class Training(LiveTest):
         self.run_fleet("half", 1, 2, 0, ["--steps=30", *exact], options=["--resume"])
         self.assert_same_bits("half", "whole")
 
+    def test_resume_with_lossy_weights_is_exact(self):
+        exact = ["--deterministic", "--overlap=off", "--chunk_bytes=4096", "--push_codec=fp32",
+                 "--pull_codec=int4", "--codec_min_elements=100"]
+        self.run_fleet("lossy-whole", 2, 2, 0, ["--steps=30", *exact])
+        self.run_fleet("lossy-half", 2, 2, 0, ["--steps=15", *exact])
+        self.run_fleet("lossy-half", 1, 2, 0, ["--steps=30", *exact], options=["--resume"])
+        self.assert_same_bits("lossy-half", "lossy-whole")
+        self.assertLess(self.metrics("lossy-whole")[-1]["bytes_pulled"],
+                        self.metrics("lossy-whole")[-1]["bytes_pushed"] / 4)
+
     def test_a_checkpoint_of_another_model_is_refused(self):
         self.run_fleet("small", 1, 1, 0, ["--steps=5"])
         output = self.finish(self.start("small", 1, 1, 0, ["--steps=10", "--hidden=48"],

@@ -61,9 +61,9 @@ INSTANTIATE_TEST_SUITE_P(All, ShardAllocation,
                          testing::Values(Setting{0, false, "fp16", "fp16", "adamw"},
                                          Setting{0, false, "fp32", "fp32", "sgd"},
                                          Setting{0, true, "fp32", "fp32", "momentum"},
-                                         Setting{0, false, "int8", "fp16", "adamw"},
+                                         Setting{0, false, "int8", "int4", "adamw"},
                                          Setting{0, true, "onebit", "fp32", "momentum"},
-                                         Setting{2, false, "topk", "fp16", "momentum"},
+                                         Setting{2, false, "topk", "topk", "momentum"},
                                          Setting{2, false, "fp16", "bf16", "adagrad"},
                                          Setting{-1, false, "bf16", "fp32", "nesterov"}));
 

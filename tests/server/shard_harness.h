@@ -259,7 +259,8 @@ class ShardHarness {
     header.clock = clock;
     header.weight = 1;
     header.scale = 1;
-    header.reply_codec = FindCodec(map_.job().pull_codec())->id();
+    header.reply_codec =
+        shard->chunks()->size() > 0 ? shard->chunks()->at(0).pull_codec.id() : CodecId::kNone;
     return header;
   }
   static ConstBytes BytesOf(const std::vector<float>& values) {

@@ -459,13 +459,74 @@ TEST(ClientTest, WhatWasSentAndTheResidualsAreTheGradients) {
   }
 }
 
+// Weights in a lossy codec follow the master: what a step drops comes with later ones, so that once
+// gradients are zero readers converge to it, and all readers hold the same bits.
+TEST(ClientTest, ReadersOfLossyWeightsHoldTheSameBitsAndConverge) {
+  constexpr uint32_t kWorkers = 2;
+  constexpr Clock kSteps = 20;
+  constexpr Clock kQuiet = 60;
+  for (const std::string& codec : {std::string("int8"), std::string("int4"), std::string("topk")}) {
+    for (const int staleness : {0, 2, -1}) {
+      SCOPED_TRACE(codec + " with staleness " + std::to_string(staleness));
+      Fleet fleet({.workers = kWorkers});
+      control::JobSpec job = MakeJob(staleness, kSteps + kQuiet);
+      UseCodec("fp32", &job);
+      job.set_pull_codec(codec);
+      job.set_topk_fraction(0.2);
+      job.mutable_optimizer()->set_name("sgd");
+      job.mutable_schedule()->set_learning_rate(1);
+      std::vector<std::vector<float>> weights(kWorkers);
+      std::vector<std::vector<double>> pushed(kWorkers);
+      std::vector<uint64_t> pulled(kWorkers);
+      std::vector<Thread> threads;
+      for (uint32_t worker = 0; worker < kWorkers; ++worker) {
+        threads.emplace_back("worker", [&, worker] {
+          auto client = Join(Options(fleet, job, static_cast<int32_t>(worker)));
+          ASSERT_TRUE(client);
+          pushed[worker].resize(kElements);
+          Rng rng(worker);
+          for (Clock clock = 0; clock < kSteps + kQuiet; ++clock) {
+            for (size_t i = 0; i < kElements; ++i) {
+              const float value = clock < kSteps ? static_cast<float>(rng.Uniform() - 0.5) : 0.0F;
+              pushed[worker][i] += value;
+              client->gradients()[i] = value;
+              client->weights()[i] += 1;  // A training loop may: it is no copy of the reference.
+            }
+            ASSERT_TRUE(client->BeginStep(clock, {.weight = 1}).ok());
+            for (const ChunkIndex k : client->chunk_order()) {
+              ASSERT_TRUE(client->PushPull(k).ok());
+            }
+            const auto stats = client->FinishStep();
+            ASSERT_TRUE(stats);
+            pulled[worker] += stats->bytes_pulled;
+          }
+          ASSERT_TRUE(client->Barrier("end", 30 * kNsPerSecond).ok());
+          ASSERT_TRUE(client->PullAll().ok());
+          weights[worker].assign(client->weights().begin(), client->weights().end());
+          EXPECT_TRUE(client->Leave(true, "").ok());
+        });
+      }
+      threads.clear();
+      EXPECT_EQ(fleet.Join(), 0);
+      EXPECT_EQ(weights[0], weights[1]) << "readers differ";
+      for (size_t i = 0; i < kElements; ++i) {
+        const double expected = InitialWeight(i) - (pushed[0][i] + pushed[1][i]) / kWorkers;
+        ASSERT_NEAR(weights[0][i], expected, 1e-3) << "element " << i;
+      }
+      if (staleness == 0) {
+        EXPECT_LT(pulled[0], (kSteps + kQuiet) * kElements * sizeof(float) / 2);
+      }
+    }
+  }
+}
+
 TEST(ClientTest, StepsAllocateNothingOnTheTrainingThread) {
   for (const std::string& codec :
        {std::string("fp32"), std::string("fp16"), std::string("int8"), std::string("topk")}) {
     Fleet fleet({.workers = 1});
     control::JobSpec job = MakeJob(0, 1000);
     UseCodec(codec, &job);
-    job.set_pull_codec(FindCodec(codec) != nullptr ? codec : "fp16");
+    job.set_pull_codec(codec);
     auto client = Join(Options(fleet, job));
     ASSERT_TRUE(client);
     Clock clock = 0;

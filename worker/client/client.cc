@@ -145,6 +145,9 @@ Status ClientImpl::AllocateMemory() {
   if (push_plan_.dense() == nullptr) {
     SLACKLINE_ASSIGN_OR_RETURN_STATUS(residual_, AllocateFloats());
   }
+  if (pull_plan_.dense() == nullptr) {
+    SLACKLINE_ASSIGN_OR_RETURN_STATUS(reference_, AllocateFloats());
+  }
   return AllocateWires();
 }
 
@@ -154,6 +157,11 @@ Status ClientImpl::AllocateWires() {
   const auto align = [](size_t bytes) {
     return (bytes + kAlignBytes - 1) / kAlignBytes * kAlignBytes;
   };
+  // A lossy pull codec's steps, or the whole reference.
+  const auto pull_bytes = [&](const ChunkWire& wire) {
+    return reference_.empty() ? wire.pull_codec.MaxEncodedBytes()
+                              : wire.pull_codec.count() * sizeof(float);
+  };
   size_t total = 0;
   wires_.resize(space_.chunk_count());
   for (const control::Chunk& chunk : map_.chunks()) {
@@ -161,22 +169,23 @@ Status ClientImpl::AllocateWires() {
     wire.push_codec = proto::MakeChunkCodec(push_plan_, chunk, map_);
     wire.pull_codec = proto::MakeChunkCodec(pull_plan_, chunk, map_);
     if (wire.push_codec.id() != CodecId::kFp32) total += align(wire.push_codec.MaxEncodedBytes());
-    if (wire.pull_codec.id() != CodecId::kFp32) total += align(wire.pull_codec.MaxEncodedBytes());
+    if (wire.pull_codec.id() != CodecId::kFp32) total += align(pull_bytes(wire));
   }
   MutableBytes rest;
   if (total > 0) {
     SLACKLINE_ASSIGN_OR_RETURN_STATUS(rest, AllocateBytes(total));
   }
-  const auto place = [&](const ChunkCodec& codec, std::span<float> flat) {
+  const auto place = [&](const ChunkCodec& codec, size_t size_bytes, std::span<float> flat) {
     if (codec.id() == CodecId::kFp32) return std::as_writable_bytes(flat);
-    const MutableBytes taken = rest.first(codec.MaxEncodedBytes());
+    const MutableBytes taken = rest.first(size_bytes);
     rest = rest.subspan(align(taken.size()));
     return taken;
   };
   for (ChunkIndex chunk = 0; chunk < wires_.size(); ++chunk) {
     ChunkWire& wire = wires_[chunk];
-    wire.push = place(wire.push_codec, Part(gradients_, space_.chunk(chunk)));
-    wire.pull = place(wire.pull_codec, Part(weights_, space_.chunk(chunk)));
+    wire.push = place(wire.push_codec, wire.push_codec.MaxEncodedBytes(),
+                      Part(gradients_, space_.chunk(chunk)));
+    wire.pull = place(wire.pull_codec, pull_bytes(wire), Part(weights_, space_.chunk(chunk)));
   }
   return OkStatus();
 }

@@ -95,9 +95,11 @@ Status ClientCore::Submit(const ChunkRequest& request) {
   slot.landing = WantsPayload(request) ? request.landing : MutableBytes{};
   slot.wants_payload = WantsPayload(request);
   slot.was_sent = false;
+  slot.delta_bytes = request.delta_bytes;
   slot.push_status = ReplyStatus::kOk;
   slot.clock = request.clock;
   slot.bytes_sent = request.payload.size();
+  slot.bytes_received = 0;
   slot.resends = 0;
   slot.submitted_ns = time_.NowNs();
   slot.state = Slot::State::kReady;
@@ -261,11 +263,19 @@ void ClientCore::OnReply(transport::Channel& channel, const WireHeader& header,
   LoseLink(link, DataLoss("a reply with an unknown status"), /*closed=*/false);
 }
 
+size_t ClientCore::ExpectedBytes(const Slot& slot, const WireHeader& header) {
+  if (slot.delta_bytes == 0 || header.codec == CodecId::kFp32) return slot.landing.size();
+  // A version below the one that is held wraps, and fits no landing.
+  const uint64_t steps = header.version - slot.version;
+  return steps <= slot.landing.size() / slot.delta_bytes ? steps * slot.delta_bytes : SIZE_MAX;
+}
+
 // A reply that says yes, with the payload that was asked for, or the peer does not speak our
 // protocol and nothing it sends can be trusted.
 void ClientCore::OnWeights(Link& link, Slot& slot, const WireHeader& header, size_t payload_bytes) {
-  const size_t expected_bytes = slot.landing.size();
-  const bool codec_fits = !slot.wants_payload || header.codec == slot.header.reply_codec;
+  const size_t expected_bytes = ExpectedBytes(slot, header);
+  const bool codec_fits = !slot.wants_payload || header.codec == slot.header.reply_codec ||
+                          (slot.delta_bytes != 0 && header.codec == CodecId::kFp32);
   if (payload_bytes != expected_bytes || !codec_fits || header.chunk != slot.header.chunk) {
     LoseLink(
         link,
@@ -277,6 +287,7 @@ void ClientCore::OnWeights(Link& link, Slot& slot, const WireHeader& header, siz
         /*closed=*/false);
     return;
   }
+  slot.bytes_received = payload_bytes;
   const bool reduced = slot.header.kind == MessageKind::kReduce;
   if (slot.wants_payload && !reduced) slot.version = header.version;
   link.last_min_clock = std::max(link.last_min_clock, header.min_clock);
@@ -301,7 +312,9 @@ void ClientCore::Finish(Link& link, Slot& slot, const WireHeader& header) {
                            .clock = slot.clock,
                            .status = slot.push_status,
                            .bytes_sent = slot.bytes_sent,
-                           .bytes_received = filled ? slot.landing.size() : 0,
+                           .bytes_received = filled ? slot.bytes_received : 0,
+                           .filled = filled && slot.wants_payload,
+                           .codec = header.codec,
                            .resends = slot.resends,
                            .version = slot.version,
                            .min_clock = header.min_clock,

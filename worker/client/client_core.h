@@ -88,6 +88,9 @@ struct ChunkRequest {
   ConstBytes payload = {};
   // Filled wholly by the reply. kReduce: as large as `payload`; an empty one is answered without.
   MutableBytes landing = {};
+  // Not 0: weights come as steps from the version that this worker holds, so many bytes each, in
+  // reply_codec, or whole as FP32, which `landing` has room for.
+  size_t delta_bytes = 0;
 };
 
 struct ChunkResult {
@@ -96,8 +99,10 @@ struct ChunkResult {
   // kOk (a duplicate, too): applied. kRoundClosed, kNotFinite: not applied, `landing` is filled all
   // the same. kNotInitialised, kMalformed: nothing happened, `landing` is not filled.
   proto::ReplyStatus status = proto::ReplyStatus::kOk;
-  size_t bytes_sent = 0;      // Payload, once, whatever was resent.
-  size_t bytes_received = 0;  // Payload.
+  size_t bytes_sent = 0;           // Payload, once, whatever was resent.
+  size_t bytes_received = 0;       // Payload.
+  bool filled = false;             // It holds what was asked for, which may be no bytes at all.
+  CodecId codec = CodecId::kNone;  // Of it.
   uint32_t resends = 0;
   uint64_t version = 0;
   Clock min_clock = kNoClock;  // Every live worker's updates through this clock are included.
@@ -189,6 +194,8 @@ class ClientCore final : private transport::Handler {
     proto::WireHeader header;  // As it goes, and goes again.
     ConstBytes payload;
     MutableBytes landing;
+    size_t delta_bytes = 0;
+    size_t bytes_received = 0;
     Clock clock = 0;
     size_t bytes_sent = 0;
     uint32_t resends = 0;
@@ -246,6 +253,7 @@ class ClientCore final : private transport::Handler {
   void Finish(Link& link, Slot& slot, const proto::WireHeader& header);
   void Pause(Link& link, Slot& slot, bool wait_for_map);
   void PullAfterMissedPush(Link& link, Slot& slot, proto::ReplyStatus status);
+  static size_t ExpectedBytes(const Slot& slot, const proto::WireHeader& header);
   void OnWeights(Link& link, Slot& slot, const proto::WireHeader& header, size_t payload_bytes);
 
   // client_core_stall.cc

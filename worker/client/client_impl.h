@@ -82,9 +82,11 @@ class ClientImpl final : public Client {
 
   // client_step.cc
   MutableBytes PushBytes(ChunkIndex chunk) const;
-  MutableBytes PullBytes(ChunkIndex chunk) const;
+  void WantWeights(ChunkIndex chunk, ChunkRequest* request) const;
   ConstBytes Encode(ChunkIndex chunk);
-  Status Decode(ChunkIndex chunk);
+  Status Decode(const ChunkResult& result);
+  Status BadWeights(ChunkIndex chunk, size_t element) const;
+  Status DecodeSteps(const ChunkResult& result);
   Status Collect(ChunkIndex chunk);
   Status StatusOf(const ChunkResult& result) const;
   void Count(const ChunkResult& result);
@@ -124,6 +126,9 @@ class ClientImpl final : public Client {
   std::vector<ChunkWire> wires_;
   // What lossy pushes dropped, without loss scale; empty if the push codec has no residual.
   std::span<float> residual_;
+  // Lossy pull codec: the servers' published reference, by which steps to later versions are made;
+  // else empty. The training loop may change weights_, never this.
+  std::span<float> reference_;
 
   bool step_open_ = false;
   Clock clock_ = 0;  // Of the open step, or the next one.

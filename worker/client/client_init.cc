@@ -78,11 +78,9 @@ Status ClientImpl::Offer(const std::vector<ChunkIndex>& chunks) {
 Status ClientImpl::Pull(const std::vector<ChunkIndex>& chunks, Clock clock,
                         std::vector<ChunkIndex>* not_initialised) {
   for (const ChunkIndex chunk : chunks) {
-    io_->Submit({.kind = MessageKind::kPull,
-                 .chunk = chunk,
-                 .clock = clock,
-                 .reply_codec = wires_[chunk].pull_codec.id(),
-                 .landing = PullBytes(chunk)});
+    ChunkRequest request{.kind = MessageKind::kPull, .chunk = chunk, .clock = clock};
+    WantWeights(chunk, &request);
+    io_->Submit(request);
   }
   Status first_error;
   for (const ChunkIndex chunk : chunks) {
@@ -94,7 +92,7 @@ Status ClientImpl::Pull(const std::vector<ChunkIndex>& chunks, Clock clock,
       continue;
     }
     if (status.ok()) status = StatusOf(result);
-    if (status.ok()) status = Decode(chunk);
+    if (status.ok()) status = Decode(result);
     if (!status.ok() && first_error.ok()) first_error = std::move(status);
   }
   return first_error;

@@ -1,6 +1,7 @@
 // A training step: encode, push-pull, collect, decode.
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <utility>
 
 #include "worker/client/client_impl.h"
@@ -15,7 +16,12 @@ MutableBytes ClientImpl::PushBytes(ChunkIndex chunk) const {
   return wire.push.first(wire.push_codec.EncodedBytes(clock_));
 }
 
-MutableBytes ClientImpl::PullBytes(ChunkIndex chunk) const { return wires_[chunk].pull; }
+void ClientImpl::WantWeights(ChunkIndex chunk, ChunkRequest* request) const {
+  const ChunkWire& wire = wires_[chunk];
+  request->reply_codec = wire.pull_codec.id();
+  request->landing = wire.pull;
+  if (!reference_.empty()) request->delta_bytes = wire.pull_codec.EncodedBytes();
+}
 
 ConstBytes ClientImpl::Encode(ChunkIndex chunk) {
   const ChunkWire& wire = wires_[chunk];
@@ -40,19 +46,45 @@ void ClientImpl::TakeBack(const ChunkResult& result) {
                                            residual_.data() + space_.chunk(result.chunk).offset);
 }
 
-Status ClientImpl::Decode(ChunkIndex chunk) {
-  const ChunkCodec& codec = wires_[chunk].pull_codec;
-  if (codec.id() == CodecId::kFp32) return OkStatus();
-  const std::span<float> values = Part(weights_, space_.chunk(chunk));
-  const ConstBytes bytes = PullBytes(chunk);
-  if (const PayloadFault fault = codec.Validate(bytes, 1, 0);
-      fault.kind != PayloadFault::Kind::kNone) {
-    return DataLoss("the weights of " + space_.TensorNames(chunk) + " (chunk " +
-                    std::to_string(chunk) + ") cannot be used, training has diverged: value " +
-                    std::to_string(fault.element) + " is not finite");
-  }
-  codec.Decode(bytes.data(), 1, 0, values.data());
+Status ClientImpl::Decode(const ChunkResult& result) {
+  if (!reference_.empty()) return DecodeSteps(result);
+  const ChunkWire& wire = wires_[result.chunk];
+  if (wire.pull_codec.id() == CodecId::kFp32) return OkStatus();
+  const PayloadFault fault = wire.pull_codec.Validate(wire.pull, 1, 0);
+  if (fault.kind != PayloadFault::Kind::kNone) return BadWeights(result.chunk, fault.element);
+  wire.pull_codec.Decode(wire.pull.data(), 1, 0,
+                         weights_.data() + space_.chunk(result.chunk).offset);
   return OkStatus();
+}
+
+// The reference makes the steps that the shard made, with the same additions, or is replaced.
+Status ClientImpl::DecodeSteps(const ChunkResult& result) {
+  const ChunkWire& wire = wires_[result.chunk];
+  const std::span<float> reference = Part(reference_, space_.chunk(result.chunk));
+  const std::span<float> weights = Part(weights_, space_.chunk(result.chunk));
+  const ConstBytes payload = ConstBytes(wire.pull).first(result.bytes_received);
+  const size_t step_bytes = wire.pull_codec.EncodedBytes();
+  if (result.codec == CodecId::kFp32) {
+    const Codec& fp32 = *FindCodec(CodecId::kFp32);
+    if (!fp32.Validate(payload, reference.size()).ok()) return BadWeights(result.chunk, 0);
+    std::memcpy(reference.data(), payload.data(), payload.size());
+  } else {
+    for (size_t at = 0; at < payload.size(); at += step_bytes) {
+      const PayloadFault fault = wire.pull_codec.Validate(payload.subspan(at, step_bytes), 1, 0);
+      if (fault.kind != PayloadFault::Kind::kNone) return BadWeights(result.chunk, fault.element);
+    }
+    for (size_t at = 0; at < payload.size(); at += step_bytes) {
+      wire.pull_codec.DecodeAdd(payload.data() + at, 1, 0, reference.data());
+    }
+  }
+  std::memcpy(weights.data(), reference.data(), weights.size_bytes());
+  return OkStatus();
+}
+
+Status ClientImpl::BadWeights(ChunkIndex chunk, size_t element) const {
+  return DataLoss("the weights of " + space_.TensorNames(chunk) + " (chunk " +
+                  std::to_string(chunk) + ") cannot be used, training has diverged: value " +
+                  std::to_string(element) + " or a later one is not finite");
 }
 
 Status ClientImpl::BeginStep(Clock clock, const StepOptions& options) {
@@ -92,16 +124,16 @@ Status ClientImpl::PushPull(ChunkIndex chunk, bool empty) {
   }
   const bool no_gradient = empty || step_.empty;
   const ConstBytes payload = no_gradient ? ConstBytes{} : Encode(chunk);
-  io_->Submit({.kind = MessageKind::kPushPull,
-               .chunk = chunk,
-               .clock = clock_,
-               .empty = no_gradient,
-               .codec = wires_[chunk].push_codec.id(),
-               .reply_codec = wires_[chunk].pull_codec.id(),
-               .weight = no_gradient ? 0 : step_.weight,
-               .scale = step_.scale,
-               .payload = payload,
-               .landing = PullBytes(chunk)});
+  ChunkRequest request{.kind = MessageKind::kPushPull,
+                       .chunk = chunk,
+                       .clock = clock_,
+                       .empty = no_gradient,
+                       .codec = wires_[chunk].push_codec.id(),
+                       .weight = no_gradient ? 0 : step_.weight,
+                       .scale = step_.scale,
+                       .payload = payload};
+  WantWeights(chunk, &request);
+  io_->Submit(request);
   chunk_states_[chunk] = ChunkState::kPushed;
   return OkStatus();
 }
@@ -127,7 +159,7 @@ Status ClientImpl::Collect(ChunkIndex chunk) {
   chunk_states_[chunk] = ChunkState::kCollected;
   Count(result);
   if (result.status != ReplyStatus::kOk) TakeBack(result);
-  if (result.bytes_received > 0) SLACKLINE_RETURN_IF_ERROR(Decode(chunk));
+  if (result.filled) SLACKLINE_RETURN_IF_ERROR(Decode(result));
   return StatusOf(result);
 }
 
@@ -138,7 +170,7 @@ void ClientImpl::Count(const ChunkResult& result) {
   if (result.status == ReplyStatus::kRoundClosed || result.status == ReplyStatus::kNotFinite) {
     ++stats_.pushes_missed;
   }
-  if (result.bytes_received > 0) {
+  if (result.filled) {
     stats_.staleness.Add(std::max<Clock>(0, result.clock - result.min_clock));
   }
 }
