@@ -48,6 +48,8 @@ ClusterOptions RandomOptions(uint64_t seed, int32_t staleness) {
   options.slots = staleness == 0 || below(2) == 0 ? static_cast<uint32_t>(options.clocks) : 7;
   options.push_codec = kCodecs[below(3)];
   options.pull_codec = kCodecs[below(3)];
+  // Exact for what the ledger pushes, one value a chunk.
+  if (seed % 4 == 3) options.push_codec = "topk";
   options.think_max_ns = static_cast<TimeNs>(1 + below(20)) * kNsPerMs;
   options.empty_chance = below(3) == 0 ? 0.2 : 0;
   options.report_steps = below(2) == 0;
@@ -98,6 +100,8 @@ control::JobSpec Cluster::Job() const {
   job.mutable_schedule()->set_learning_rate(1);
   job.set_push_codec(options_.push_codec);
   job.set_pull_codec(options_.pull_codec);
+  job.set_topk_fraction(0.05);
+  job.set_topk_warmup_steps(options_.clocks / 2);
   job.set_chunk_bytes(1024);
   job.set_train_samples(1000);
   job.set_lease_samples(10);

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <utility>
 
+#include "proto/job_codecs.h"
 #include "proto/reduce.h"
 
 namespace slackline::sim {
@@ -30,7 +31,7 @@ SimWorker::SimWorker(transport::SimNetwork& network, ControlPlane& control, Ledg
       ledger_(ledger),
       options_(options),
       others_(std::move(others)),
-      push_codec_(*FindCodec(options.job.push_codec())),
+      push_plan_(proto::PushPlan(options.job).value()),
       pull_codec_(*FindCodec(options.job.pull_codec())) {
   endpoint_ = network.CreateEndpoint(this->name());
   endpoint_->set_on_ready([this] { WakeSoon(); });
@@ -101,6 +102,7 @@ void SimWorker::MakeBuffers(const control::ShardMap& map) {
   for (const control::Chunk& chunk : map.chunks()) {
     ChunkState state;
     state.count = chunk.count();
+    state.push_codec = proto::MakeChunkCodec(push_plan_, chunk, map);
     CHECK_GE(state.count, ledger_.elements());
     for (MutableBytes* memory : {&state.gradient, &state.landing}) {
       regions_.push_back(endpoint_->Allocate(state.count * sizeof(float)).value());
@@ -173,9 +175,9 @@ void SimWorker::SubmitPush(ChunkIndex chunk) {
       .landing = state.landing.first(pull_codec_.EncodedBytes(state.count))};
   if (!state.empty) {
     FillGradient(chunk);
-    request.codec = push_codec_.id();
+    request.codec = state.push_codec.id();
     request.weight = 1;
-    request.payload = state.gradient.first(push_codec_.EncodedBytes(state.count));
+    request.payload = state.gradient.first(state.push_codec.EncodedBytes(state.clock));
   }
   Submit(request);
 }
@@ -243,7 +245,10 @@ void SimWorker::FillGradient(ChunkIndex chunk) {
   ChunkState& state = chunks_[chunk];
   std::vector<float> gradient(state.count, 0);
   gradient[ledger_.Element(rank_, state.clock)] = -1;  // Gradient descent adds.
-  push_codec_.Encode(gradient.data(), state.count, 1, state.gradient.data());
+  // Without a residual: a push that is refused is not to come back, as the ledger has it.
+  static_cast<void>(state.push_codec.Encode(gradient.data(), 1,
+                                            {.worker = rank_, .clock = state.clock, .chunk = chunk},
+                                            nullptr, state.gradient.data()));
 }
 
 // ---- Answers ----

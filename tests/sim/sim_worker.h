@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "common/codec/codec.h"
+#include "common/codec/chunk_codec.h"
 #include "tests/sim/control_plane.h"
 #include "tests/sim/ledger.h"
 #include "tests/sim/sim_process.h"
@@ -75,6 +75,7 @@ class SimWorker final : public SimProcess,
  private:
   struct ChunkState {
     size_t count = 0;
+    ChunkCodec push_codec;
     MutableBytes gradient, landing;
     std::vector<float> decoded;
     enum class Step : uint8_t { kIdle, kInit, kPull, kReduce, kPush } step = Step::kIdle;
@@ -121,7 +122,7 @@ class SimWorker final : public SimProcess,
   Ledger& ledger_;
   const SimWorkerOptions options_;
   const std::function<std::vector<Membership>()> others_;
-  const Codec& push_codec_;
+  const CodecPlan push_plan_;
   const Codec& pull_codec_;
 
   Phase phase_ = Phase::kRegistering;
