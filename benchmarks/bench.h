@@ -22,5 +22,7 @@ int RunCodec(int argc, char** argv);
 int RunPushPull(int argc, char** argv);
 // One channel's bandwidth, message rate and latency.
 int RunTransport(int argc, char** argv);
+// What one RDMA queue pair carries without the protocol.
+int RunVerbs(int argc, char** argv);
 
 }  // namespace slackline::bench

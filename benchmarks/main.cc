@@ -27,6 +27,7 @@ constexpr Subcommand kSubcommands[] = {
     {"codec", "encode and decode against memcpy", RunCodec},
     {"pushpull", "gradients out, weights back, over the loopback", RunPushPull},
     {"transport", "bandwidth, message rate and latency of channels, against memcpy", RunTransport},
+    {"verbs", "one RDMA queue pair without the protocol, to compare with perftest", RunVerbs},
 };
 
 void PrintUsage(std::FILE* out) {

@@ -20,7 +20,7 @@ readonly packages=(
   # Scripts.
   python3 openssh-client
   # RDMA without a NIC (scripts/soft_roce), and its peers.
-  qemu-system-x86 busybox-static iproute2 rdma-core ibverbs-providers ibverbs-utils perftest
+  qemu-system-x86 busybox-static iproute2 ibverbs-utils perftest
 )
 # Packages that scripts/prepare_data unpacks without installing them: apt must know them.
 readonly data_packages=(r-cran-janeaustenr python3-sklearn)

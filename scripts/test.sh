@@ -1,28 +1,57 @@
 #!/usr/bin/env bash
 # Installs what is missing, builds, and runs every test: the release build (with the trainer and the
-# live fleets), then AddressSanitizer, ThreadSanitizer and a short run of every fuzzer.
+# live fleets), RDMA in the Soft-RoCE machines, then AddressSanitizer, ThreadSanitizer and a short
+# run of every fuzzer.
 #
 #   scripts/test.sh            all of it
-#   scripts/test.sh release    one part: release, asan, tsan or fuzz
+#   scripts/test.sh release    one part: release, rdma, asan, tsan or fuzz
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 usage() {
-  sed -n '2,6s/^# \{0,1\}//p' "$0"
+  sed -n '2,7s/^# \{0,1\}//p' "$0"
 }
 
-run_preset() {
+build_preset() {
   local preset=$1
   echo "== ${preset}: configure and build"
   cmake --preset "${preset}" >"build/${preset}-configure.log" 2>&1 ||
     { cat "build/${preset}-configure.log"; exit 1; }
   cmake --build --preset "${preset}" -- -v 2>&1 >"build/${preset}-build.log" ||
     { grep -E -A12 'FAILED|error' "build/${preset}-build.log" | head -n 80; exit 1; }
+}
+
+run_preset() {
+  local preset=$1
+  build_preset "${preset}"
   echo "== ${preset}: test"
   ctest --preset "${preset}" --no-tests=error
   # Each transport's share of the conformance suite; ctest keeps the output of tests that pass.
   sed -n 's/^transport conformance over /== conformance over /p' \
     "build/${preset}/Testing/Temporary/LastTest.log"
+}
+
+# What was not tested, and why.
+skipped=()
+
+# Real verbs on a virtual device: the tests with the label rdma, fleets of the trainer, and faults
+# between two machines.
+run_rdma() {
+  local reason
+  if ! reason=$(scripts/soft_roce prepare 2>&1); then
+    skipped+=("rdma (${reason})")
+    echo "== rdma: skipped: ${reason}"
+    return
+  fi
+  build_preset release
+  mkdir -p build/release/Testing
+  echo "== rdma: one machine: conformance, BSP and SSP training"
+  scripts/soft_roce --results build/soft_roce/one --timeout 900s -- bash tests/rdma/one_machine.sh
+  echo "== rdma: two machines: loss, a cut link, a death"
+  scripts/soft_roce --machines 2 --results build/soft_roce/two --timeout 900s \
+    --cut-after cut --cut-for 15s --kill-after kill \
+    --second 'python3 tests/rdma/remote.py serve 2200' -- \
+    python3 -B tests/rdma/two_machines_test.py
 }
 
 # Seconds that each fuzzer explores beyond its committed corpus.
@@ -45,12 +74,12 @@ run_fuzz() {
   done
 }
 
-parts=(release asan tsan fuzz)
+parts=(release rdma asan tsan fuzz)
 if [[ $# -gt 0 ]]; then
   case $1 in
-    release | asan | tsan | fuzz) parts=("$1") ;;
+    release | rdma | asan | tsan | fuzz) parts=("$1") ;;
     -h | --help) usage; exit 0 ;;
-    *) echo "scripts/test.sh: unknown part '$1': expected release, asan, tsan or fuzz" >&2; exit 2 ;;
+    *) echo "scripts/test.sh: unknown part '$1': expected release, rdma, asan, tsan or fuzz" >&2; exit 2 ;;
   esac
 fi
 
@@ -58,6 +87,10 @@ mkdir -p build
 ./scripts/setup.sh
 # The fuzzers go first so that ctest's own closing line is the last thing that is read.
 for part in "${parts[@]}"; do
-  if [[ ${part} == fuzz ]]; then run_fuzz; else run_preset "${part}"; fi
+  case ${part} in
+    fuzz | rdma) "run_${part}" ;;
+    *) run_preset "${part}" ;;
+  esac
 done
-echo "== all passed: ${parts[*]}"
+echo "== all passed: ${parts[*]}; skipped: ${#skipped[@]}"
+[[ ${#skipped[@]} -eq 0 ]] || printf '   skipped %s\n' "${skipped[@]}"

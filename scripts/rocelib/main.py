@@ -20,6 +20,7 @@ this host's file tree (read-only) and have a Soft-RoCE device (the kernel's rdma
       bash -c 'sleep 2; ib_write_bw $SOFT_ROCE_PEER'
   scripts/soft_roce --engine uml -- ctest --test-dir build/release -L rdma
   scripts/soft_roce build-uml
+  scripts/soft_roce prepare         # says what is missing; fetches the kernel
 
 The command runs as root in this directory. It can write to --results, which lies in the same place
 inside, and to /tmp, /run and /dev/shm, which vanish. Its environment has
@@ -80,7 +81,8 @@ class Parser(argparse.ArgumentParser):
 
 
 def make_parser():
-    usage = "soft_roce [options] -- COMMAND...\n       soft_roce build-uml [--jobs N]"
+    usage = ("soft_roce [options] -- COMMAND...\n       soft_roce prepare [options]\n"
+             "       soft_roce build-uml [--jobs N]")
     parser = Parser(prog="soft_roce", usage=usage, description=DESCRIPTION, epilog=EPILOG,
                     allow_abbrev=False,
                     formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -157,10 +159,11 @@ def main(arguments):
         if arguments[:1] == ["build-uml"]:
             uml.build(make_build_parser().parse_args(arguments[1:]).jobs, say)
             return 0
-        options = make_parser().parse_args(arguments)
-        check(options, command)
+        prepare_only = arguments[:1] == ["prepare"]
+        options = make_parser().parse_args(arguments[1:] if prepare_only else arguments)
+        check(options, command or (["true"] if prepare_only else []))
         engine = (engines.UserModeLinux if options.engine == "uml" else engines.Qemu)(options, say)
-        return run.run(options, shlex.join(command), engine, say)
+        return 0 if prepare_only else run.run(options, shlex.join(command), engine, say)
     except UsageError as error:
         print(f"soft_roce: {error}", file=sys.stderr)
         return 2

@@ -7,6 +7,7 @@
 
 #include "common/file.h"
 #include "transport/doctor/checks.h"
+#include "transport/rdma/device.h"
 
 namespace slackline::transport {
 namespace {
@@ -139,6 +140,23 @@ bool CheckPort(const Host& host, const std::string& device, const std::string& n
   return layer != "Ethernet" || CheckRoceGids(host, port, check, needed, report);
 }
 
+// What --transport=rdma takes without further flags, asked of the transport itself.
+void CheckChoice(bool needed, Report& report) {
+  const Result<std::vector<RdmaPort>> ports = OpenPorts(RdmaOptions{});
+  if (!ports) {
+    report.FailIf(needed, "rdma choice", ports.error().message(), "cure what is named above");
+    return;
+  }
+  for (const RdmaPort& port : *ports) {
+    // Without a peer there is no route; a channel takes the GID of the address that leads to it.
+    const RdmaGid& gid = port.GidFor("");
+    report.Ok("rdma choice", port.device + " port " + std::to_string(port.port) + ", GID index " +
+                                 std::to_string(gid.index) + " (" + GidText(gid.gid) +
+                                 "), packets of " +
+                                 std::to_string(MtuBytes(port.state.active_mtu)) + " bytes");
+  }
+}
+
 }  // namespace
 
 void CheckVerbs(const Host& host, const DoctorOptions& options, Report& report) {
@@ -165,6 +183,7 @@ void CheckVerbs(const Host& host, const DoctorOptions& options, Report& report) 
       }
     }
   }
+  if (host.real()) CheckChoice(needed, report);
 }
 
 }  // namespace slackline::transport
