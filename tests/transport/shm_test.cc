@@ -419,18 +419,42 @@ TEST(ShmSleepTest, EverySleeperIsWokenInAnEndpointOfSeveralTransports) {
   ExpectEverySleeperIsWoken(fixture);
 }
 
-TEST(ShmSleepTest, WakeEndsALongPoll) {
-  ShmFixture fixture;
+void ExpectWakeEndsALongPoll(Endpoint& endpoint) {
   Recorder handler;
-  const auto endpoint = fixture.MakeEndpoint();
-  endpoint->set_handler(&handler);
+  endpoint.set_handler(&handler);
   const SteadyTimeSource time;
   const TimeNs start_ns = time.NowNs();
   for (int turn = 0; turn < 100; ++turn) {
-    Thread poller("poller", [&] { endpoint->Wake(); });
-    endpoint->Poll(600 * kNsPerSecond);
+    Thread poller("poller", [&] { endpoint.Wake(); });
+    endpoint.Poll(600 * kNsPerSecond);
   }
   EXPECT_LT(time.NowNs() - start_ns, 60 * kNsPerSecond);
+}
+
+TEST(ShmSleepTest, WakeEndsALongPoll) { ExpectWakeEndsALongPoll(*ShmFixture().MakeEndpoint()); }
+
+TEST(ShmSleepTest, WakeEndsALongPollOfSeveralTransports) {
+  Recorder handler;
+  const auto endpoint = AutoFixture().MakeEndpoint();
+  endpoint->set_handler(&handler);
+  ASSERT_TRUE(endpoint->Listen("auto://127.0.0.1:0"));  // All of them are in use.
+  ExpectWakeEndsALongPoll(*endpoint);
+}
+
+// A second Wake() that comes while the first one is being taken note of writes nothing; the Poll
+// that takes note returns for both.
+TEST(ShmSleepTest, AWakeThatFindsAnotherPendingIsNotLost) {
+  Recorder handler;
+  const auto endpoint = ShmFixture({.poll_mode = PollMode::kSleep}).MakeEndpoint();
+  endpoint->set_handler(&handler);
+  for (int turn = 0; turn < 10; ++turn) {
+    endpoint->Wake();
+    endpoint->Wake();
+    const SteadyTimeSource time;
+    const TimeNs start_ns = time.NowNs();
+    endpoint->Poll(600 * kNsPerSecond);
+    EXPECT_LT(time.NowNs() - start_ns, 60 * kNsPerSecond);
+  }
 }
 
 // ---- Which transport is taken ----

@@ -78,7 +78,8 @@ size_t AutoEndpoint::Poll(TimeNs max_wait_ns) {
   if (events == 0 && max_wait_ns > 0 && !woken_.load(std::memory_order_relaxed)) {
     events = Sleep(max_wait_ns);
   }
-  woken_.store(false, std::memory_order_relaxed);
+  // Whoever was woken looks for work after this: it sees what was there before the Wake().
+  woken_.exchange(false);
   return events;
 }
 
@@ -127,7 +128,7 @@ size_t AutoEndpoint::Sleep(TimeNs max_wait_ns) {
 }
 
 void AutoEndpoint::Wake() {
-  woken_.store(true, std::memory_order_relaxed);
+  woken_.store(true);
   sleeper_.load()->Wake();
 }
 

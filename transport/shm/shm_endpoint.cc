@@ -79,10 +79,11 @@ size_t ShmEndpoint::Poll(TimeNs max_wait_ns) {
   ServiceChannels();
   if (events_ == 0 && max_wait_ns > 0) {
     Spin(spinner_.BudgetNs(max_wait_ns));
-    if (events_ == 0 && !wake_pending_.load(std::memory_order_relaxed)) Sleep(max_wait_ns);
+    if (events_ == 0 && !Woken()) Sleep(max_wait_ns);
   }
   if (now_ns_ >= next_deadline_ns_) SweepDeadlines();
   graveyard_.clear();
+  woken_ = false;
   polling_ = false;
   return events_;
 }
@@ -96,7 +97,7 @@ void ShmEndpoint::ServiceChannels() {
 void ShmEndpoint::Spin(TimeNs budget_ns) {
   if (budget_ns <= 0) return;
   const TimeNs end_ns = now_ns_ + std::min(budget_ns, next_deadline_ns_ - now_ns_);
-  while (events_ == 0 && now_ns_ < end_ns && !wake_pending_.load(std::memory_order_relaxed)) {
+  while (events_ == 0 && now_ns_ < end_ns && !Woken()) {
     for (int turn = 0; turn < kSpinTurns && events_ == 0; ++turn) {
       CpuRelax();
       ServiceChannels();
@@ -142,8 +143,10 @@ void ShmEndpoint::VisitSockets(TimeNs max_wait_ns) {
       case ShmPollable::Kind::kWake: {
         uint64_t ignored = 0;
         (void)!read(wake_.get(), &ignored, sizeof ignored);
-        // After the read: a Wake() from now on writes anew.
-        wake_pending_.store(false);
+        // After the read: a Wake() from now on writes anew. One that came before found the flag
+        // set and wrote nothing, so that this Poll must return for it.
+        wake_pending_.exchange(false);
+        woken_ = true;
         break;
       }
       case ShmPollable::Kind::kListener:

@@ -91,6 +91,8 @@ class ShmEndpoint final : public Endpoint, public Waitable {
   // Handles what epoll reports, waiting for it at most this long.
   void VisitSockets(TimeNs max_wait_ns);
   void Disarm();
+  // This Poll was, or is being, woken: it must not sleep.
+  bool Woken() const { return woken_ || wake_pending_.load(); }
   void SweepDeadlines();
 
   // ---- shm_connect.cc ----
@@ -129,6 +131,7 @@ class ShmEndpoint final : public Endpoint, public Waitable {
   uint64_t rings_ = 0, sleeps_ = 0;
   bool polling_ = false;
   bool armed_ = false;
+  bool woken_ = false;
   TimeNs visit_ns_ = 0;
   std::thread::id owner_;
   std::atomic<bool> wake_pending_{false};
