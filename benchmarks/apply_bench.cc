@@ -16,16 +16,13 @@
 #include "benchmarks/bench.h"
 #include "benchmarks/measure.h"
 #include "common/flags.h"
-#include "server/optimizer/optimizer.h"
+#include "common/optimizer/optimizer.h"
 
 DEFINE_int32(megabytes, 64, "MiB of FP32 weights");
 DEFINE_double(target, 0.8, "ratio to the triad below which the program exits with 1; 0 for none");
 
 namespace slackline::bench {
 namespace {
-
-using server::Optimizer;
-using server::OptimizerKind;
 
 // Where the gradient comes from and the weights go to, as in a shard: it keeps its weights in place
 // and encodes a copy for replies, or, when replies are FP32, writes the weights where replies read
@@ -92,21 +89,21 @@ size_t ValueBytes(CodecId codec) {
 // One step of the optimizer in this form over all of memory.
 void Step(const Optimizer& optimizer, const Form& form, size_t count, Memory& memory,
           uint64_t step) {
-  server::ParameterView parameters{.weights = memory.weights.get(),
-                                   .weights_out = memory.weights.get(),
-                                   .slot0 = memory.slot0.get(),
-                                   .slot1 = memory.slot1.get(),
-                                   .count = count,
-                                   .decay = true};
+  ParameterView parameters{.weights = memory.weights.get(),
+                           .weights_out = memory.weights.get(),
+                           .slot0 = memory.slot0.get(),
+                           .slot1 = memory.slot1.get(),
+                           .count = count,
+                           .decay = true};
   if (!form.in_place) parameters.weights_out = memory.weights_out.get();
   if (form.copy != CodecId::kNone) {
     parameters.copy_out = reinterpret_cast<std::byte*>(memory.weights_out.get());
     parameters.copy_codec = form.copy;
   }
-  const server::GradientView gradient{.payload = reinterpret_cast<std::byte*>(memory.payload.get()),
-                                      .payload_codec = form.gradient,
-                                      .payload_scale = 1.0f / 1024,
-                                      .scale = 0.5f};
+  const GradientView gradient{.payload = reinterpret_cast<std::byte*>(memory.payload.get()),
+                              .payload_codec = form.gradient,
+                              .payload_scale = 1.0f / 1024,
+                              .scale = 0.5f};
   optimizer.Step(parameters, gradient, 1e-4f, step);
 }
 
@@ -195,7 +192,8 @@ int RunApply(int argc, char** argv) {
         ->Encode(memory.a.get(), count, 1, reinterpret_cast<std::byte*>(memory.payload.get()));
     for (const OptimizerKind kind :
          {OptimizerKind::kSgd, OptimizerKind::kMomentum, OptimizerKind::kNesterov,
-          OptimizerKind::kAdam, OptimizerKind::kAdamW, OptimizerKind::kAdagrad}) {
+          OptimizerKind::kAdam, OptimizerKind::kAdamW, OptimizerKind::kAdagrad,
+          OptimizerKind::kDelayedNesterov}) {
       const Row row = Measure(kind, form, count, memory);
       all_reached = all_reached && row.ratio_to_triad >= FLAGS_target;
       AddRow(row, &table, &results);

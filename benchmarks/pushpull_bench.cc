@@ -17,7 +17,7 @@
 #include "benchmarks/measure.h"
 #include "benchmarks/pushpull_fleet.h"
 #include "common/flags.h"
-#include "server/optimizer/optimizer.h"
+#include "common/optimizer/optimizer.h"
 #include "transport/factory.h"
 
 DEFINE_int32(workers, 1, "worker processes");
@@ -79,7 +79,7 @@ FleetConfig CheckFlags() {
   if (FindCodec(FLAGS_codec) == nullptr) {
     ExitOnFlagError(FlagStatus("codec", FLAGS_codec, "one of " + std::string(CodecNames())));
   }
-  if (const auto kind = server::ParseOptimizerKind(FLAGS_optimizer); !kind) {
+  if (const auto kind = ParseOptimizerKind(FLAGS_optimizer); !kind) {
     ExitOnFlagError(FlagStatus("optimizer", FLAGS_optimizer,
                                "sgd, momentum, nesterov, adam, adamw or adagrad"));
   }

@@ -15,7 +15,7 @@
 #include "common/status.h"
 #include "common/types.h"
 
-namespace slackline::server {
+namespace slackline {
 
 // g is the gradient, w the weights, r the learning rate, l weight_decay, m momentum, b1 and b2 the
 // betas, e epsilon, t the step. Where a segment decays, all but AdamW first add l*w to g.
@@ -28,6 +28,10 @@ enum class OptimizerKind : uint8_t {
   kAdamW,     // Loshchilov and Hutter 2019, algorithm 2: w *= 1 - r*l, then as Adam. The decay
               // follows r and its schedule.
   kAdagrad,   // Duchi et al. 2011: s += g^2; w -= r * g / (sqrt(s) + e).
+  // Liu et al. 2024, "Asynchronous Local-SGD Training for Language Modeling", arXiv 2401.09135,
+  // algorithm 3, with period N and activation c: d += g; in every N-th step v = m*v + d/N, d = 0,
+  // and w -= r * ((1 - c*N + c)*m*v + g/N); in the others w -= r * (c*m*v + g/N).
+  kDelayedNesterov,
 };
 
 struct OptimizerConfig {
@@ -36,6 +40,8 @@ struct OptimizerConfig {
   double beta1 = 0.9;
   double beta2 = 0.999;
   double epsilon = 1e-8;
+  uint32_t period = 1;      // kDelayedNesterov: N.
+  double activation = 0;    // kDelayedNesterov: c, at most 1 / N.
   double weight_decay = 0;  // Coupled (L2) except AdamW (decoupled); only where a segment decays.
   // Fields that the kind does not use may hold anything.
 };
@@ -56,7 +62,7 @@ struct ParameterView {
   const float* weights = nullptr;  // w(t)
   float* weights_out = nullptr;    // w(t+1); may be `weights`, or memory that does not overlap it.
   float* slot0 = nullptr;          // momentum buffer, first moment, or Adagrad's sum.
-  float* slot1 = nullptr;          // second moment.
+  float* slot1 = nullptr;          // second moment, or the delayed sum.
   size_t count = 0;
   bool decay = false;
   // If set: w(t+1) is also encoded here, in copy_codec (fp16, bf16), as Codec::Encode with scale 1
@@ -73,7 +79,8 @@ class Optimizer {
 
   // State floats per parameter: 0, 1 or 2.
   virtual size_t slot_count() const = 0;
-  // Names of the slots in checkpoints: "momentum", "first_moment", "second_moment", "square_sum".
+  // Names of the slots in checkpoints: "momentum", "first_moment", "second_moment", "square_sum",
+  // "delayed_sum".
   virtual std::string_view slot_name(size_t slot) const = 0;
   // One step. `step` counts this chunk's steps from 1 (bias correction). Pointers need the
   // alignment of their element type only. Allocates nothing.
@@ -105,4 +112,4 @@ Status ValidateSchedule(const ScheduleConfig& config);
 // Of a valid config; a clock below 0 counts as 0.
 double LearningRate(const ScheduleConfig& config, Clock clock);
 
-}  // namespace slackline::server
+}  // namespace slackline

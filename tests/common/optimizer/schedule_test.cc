@@ -6,9 +6,9 @@
 #include <numbers>
 #include <string>
 
-#include "server/optimizer/optimizer.h"
+#include "common/optimizer/optimizer.h"
 
-namespace slackline::server {
+namespace slackline {
 namespace {
 
 using Kind = ScheduleConfig::Kind;
@@ -87,4 +87,4 @@ TEST(ScheduleTest, MessagesNameWhatIsWrong) {
 }
 
 }  // namespace
-}  // namespace slackline::server
+}  // namespace slackline

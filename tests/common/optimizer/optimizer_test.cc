@@ -1,4 +1,4 @@
-#include "server/optimizer/optimizer.h"
+#include "common/optimizer/optimizer.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -12,17 +12,21 @@
 
 #include "common/codec/reference.h"
 #include "common/counting_allocator.h"
-#include "server/optimizer/reference.h"
+#include "common/optimizer/reference.h"
 #include "tests/common/simd_targets.h"
 
-namespace slackline::server {
+namespace slackline {
 namespace {
 
 using testing::HasSubstr;
 
-constexpr OptimizerKind kAllKinds[] = {OptimizerKind::kSgd,      OptimizerKind::kMomentum,
-                                       OptimizerKind::kNesterov, OptimizerKind::kAdam,
-                                       OptimizerKind::kAdamW,    OptimizerKind::kAdagrad};
+constexpr OptimizerKind kAllKinds[] = {OptimizerKind::kSgd,
+                                       OptimizerKind::kMomentum,
+                                       OptimizerKind::kNesterov,
+                                       OptimizerKind::kAdam,
+                                       OptimizerKind::kAdamW,
+                                       OptimizerKind::kAdagrad,
+                                       OptimizerKind::kDelayedNesterov};
 
 std::unique_ptr<Optimizer> MustCreate(const OptimizerConfig& config) {
   Result<std::unique_ptr<Optimizer>> optimizer = Optimizer::Create(config);
@@ -90,7 +94,9 @@ constexpr GradientForm kForms[] = {{true, CodecId::kNone},  {false, CodecId::kFp
 
 class OptimizerKindTest : public testing::TestWithParam<OptimizerKind> {
  protected:
-  OptimizerConfig Config() const { return {.kind = GetParam(), .weight_decay = 0.05}; }
+  OptimizerConfig Config() const {
+    return {.kind = GetParam(), .period = 3, .activation = 0.2, .weight_decay = 0.05};
+  }
 };
 
 INSTANTIATE_TEST_SUITE_P(All, OptimizerKindTest, testing::ValuesIn(kAllKinds),
@@ -122,8 +128,10 @@ void ExpectEqualStep(const OptimizerConfig& config, const Optimizer& optimizer, 
     if (copy_codec != CodecId::kNone) parameters.copy_out = arrays.copy.data() + 2;
     return parameters;
   };
-  optimizer.Step(view(actual), gradient, 0.01f, 3);
-  reference::Step(config, view(expected), gradient, 0.01f, 3);
+  for (const uint64_t step : {2, 3}) {  // Delayed Nesterov: within its period, and at its end.
+    optimizer.Step(view(actual), gradient, 0.01f, step);
+    reference::Step(config, view(expected), gradient, 0.01f, step);
+  }
   ASSERT_TRUE(SameBits(actual.weights, expected.weights));
   ASSERT_TRUE(SameBits(actual.weights_out, expected.weights_out));
   ASSERT_TRUE(SameBits(actual.slot0, expected.slot0));
@@ -188,6 +196,19 @@ struct Textbook {
         slot0 = config.momentum * slot0 + g;
         w -= rate * (g + config.momentum * slot0);
         break;
+      case OptimizerKind::kDelayedNesterov: {
+        // Algorithm 3 of arXiv 2401.09135; t counts from 1 here.
+        const double n = config.period, c = config.activation;
+        slot1 += g;
+        if (t % static_cast<int>(n) == 0) {
+          slot0 = config.momentum * slot0 + slot1 / n;
+          slot1 = 0;
+          w -= rate * ((1 - c * n + c) * config.momentum * slot0 + g / n);
+        } else {
+          w -= rate * (c * config.momentum * slot0 + g / n);
+        }
+        break;
+      }
       case OptimizerKind::kAdam:
       case OptimizerKind::kAdamW: {
         slot0 = config.beta1 * slot0 + (1 - config.beta1) * g;
@@ -253,6 +274,9 @@ TEST_P(OptimizerKindTest, SlotsHaveNames) {
     case OptimizerKind::kAdamW:
       expected = {"first_moment", "second_moment"};
       break;
+    case OptimizerKind::kDelayedNesterov:
+      expected = {"momentum", "delayed_sum"};
+      break;
     case OptimizerKind::kAdagrad:
       expected = {"square_sum"};
       break;
@@ -296,6 +320,29 @@ TEST(OptimizerTest, AppliesBothScales) {
   EXPECT_EQ(weight, 9.0f);  // 10 - 0.5 * (6 + 1024/512) / 4
 }
 
+// What one period applies is one Nesterov step with the mean of its gradients.
+TEST(OptimizerTest, DelayedNesterovSpreadsOneNesterovStepOverItsPeriod) {
+  for (const double activation : {0.0, 0.1, 0.25}) {
+    const auto delayed = MustCreate(
+        {.kind = OptimizerKind::kDelayedNesterov, .period = 4, .activation = activation});
+    const auto nesterov = MustCreate({.kind = OptimizerKind::kNesterov});
+    float momentum = 0, sum = 0, w = 1, expected_momentum = 0, expected = 1;
+    const float gradients[] = {1, 2, 3, 6};
+    const float mean = 3;
+    for (uint64_t step = 1; step <= 4; ++step) {
+      delayed->Step(
+          {.weights = &w, .weights_out = &w, .slot0 = &momentum, .slot1 = &sum, .count = 1},
+          {.sum = &gradients[step - 1]}, 0.5f, step);
+    }
+    nesterov->Step(
+        {.weights = &expected, .weights_out = &expected, .slot0 = &expected_momentum, .count = 1},
+        {.sum = &mean}, 0.5f, 1);
+    EXPECT_NEAR(momentum, expected_momentum, 1e-6);
+    // The old momentum is zero here: what an activation moved ahead in time is missing.
+    EXPECT_NEAR(w, expected + 0.5 * 0.9 * mean * 3 * activation, 1e-5) << activation;
+  }
+}
+
 TEST(OptimizerTest, CopySaturatesInsteadOfInfinity) {
   const auto optimizer = MustCreate({.kind = OptimizerKind::kSgd});
   const std::vector<float> gradient(3, 0);
@@ -324,6 +371,9 @@ TEST(OptimizerTest, MessagesNameWhatIsWrong) {
       {{.kind = OptimizerKind::kAdamW, .beta2 = nan}, "--beta2=nan: expected"},
       {{.kind = OptimizerKind::kAdam, .epsilon = 0}, "--epsilon=0: expected"},
       {{.kind = OptimizerKind::kAdagrad, .epsilon = -1}, "--epsilon=-1: expected"},
+      {{.kind = OptimizerKind::kDelayedNesterov, .period = 0}, "--period=0: expected"},
+      {{.kind = OptimizerKind::kDelayedNesterov, .period = 4, .activation = 0.3},
+       "--activation=0.3: expected"},
       {{.kind = OptimizerKind::kSgd, .weight_decay = -0.1}, "--weight_decay=-0.1: expected"},
       {{.kind = OptimizerKind::kSgd, .weight_decay = nan}, "--weight_decay=nan: expected"},
   };
@@ -353,4 +403,4 @@ TEST(OptimizerTest, UnknownNameListsTheKnown) {
 }
 
 }  // namespace
-}  // namespace slackline::server
+}  // namespace slackline

@@ -1,4 +1,4 @@
-#include "server/optimizer/optimizer.h"
+#include "common/optimizer/optimizer.h"
 
 #include <glog/logging.h>
 
@@ -7,9 +7,9 @@
 #include <limits>
 #include <sstream>
 
-#include "server/optimizer/fused_step.h"
+#include "common/optimizer/fused_step.h"
 
-namespace slackline::server {
+namespace slackline {
 namespace {
 
 struct KindInfo {
@@ -19,10 +19,11 @@ struct KindInfo {
   std::array<std::string_view, 2> slots;
 };
 
-constexpr std::array<KindInfo, 6> kKinds = {{
+constexpr std::array<KindInfo, 7> kKinds = {{
     {OptimizerKind::kSgd, "sgd", 0, {}},
     {OptimizerKind::kMomentum, "momentum", 1, {"momentum"}},
     {OptimizerKind::kNesterov, "nesterov", 1, {"momentum"}},
+    {OptimizerKind::kDelayedNesterov, "delayed_nesterov", 2, {"momentum", "delayed_sum"}},
     {OptimizerKind::kAdam, "adam", 2, {"first_moment", "second_moment"}},
     {OptimizerKind::kAdamW, "adamw", 2, {"first_moment", "second_moment"}},
     {OptimizerKind::kAdagrad, "adagrad", 1, {"square_sum"}},
@@ -34,6 +35,8 @@ const KindInfo* FindKind(OptimizerKind kind) {
   }
   return nullptr;
 }
+
+constexpr uint32_t kMaxPeriod = 65536;
 
 Status OutOfRange(std::string_view name, double value, std::string_view allowed) {
   std::ostringstream message;
@@ -62,6 +65,15 @@ Status CheckConfig(const OptimizerConfig& config) {
     case OptimizerKind::kMomentum:
     case OptimizerKind::kNesterov:
       SLACKLINE_RETURN_IF_ERROR(CheckKeptFraction("momentum", config.momentum));
+      break;
+    case OptimizerKind::kDelayedNesterov:
+      SLACKLINE_RETURN_IF_ERROR(CheckKeptFraction("momentum", config.momentum));
+      if (config.period < 1 || config.period > kMaxPeriod) {
+        return OutOfRange("period", config.period, "from 1 to 65536");
+      }
+      if (!(config.activation >= 0 && config.activation * config.period <= 1)) {
+        return OutOfRange("activation", config.activation, "from 0 to 1 / period");
+      }
       break;
     case OptimizerKind::kAdam:
     case OptimizerKind::kAdamW:
@@ -141,6 +153,12 @@ UpdateConstants ComputeConstants(const OptimizerConfig& config, bool decay, floa
   constants.step_size = static_cast<float>(double{learning_rate} / bias1);
   constants.inverse_sqrt_bias2 = static_cast<float>(1 / std::sqrt(bias2));
   constants.epsilon = static_cast<float>(config.epsilon);
+  if (config.kind != OptimizerKind::kDelayedNesterov) return constants;
+  constants.ends_period = step % config.period == 0;
+  const double c = config.activation;
+  const double share = constants.ends_period ? 1 - c * config.period + c : c;
+  constants.momentum_share = static_cast<float>(share * config.momentum);
+  constants.inverse_period = static_cast<float>(1.0 / config.period);
   return constants;
 }
 
@@ -169,4 +187,4 @@ std::string_view OptimizerKindName(OptimizerKind kind) {
   return info == nullptr ? "unknown" : info->name;
 }
 
-}  // namespace slackline::server
+}  // namespace slackline

@@ -1,10 +1,10 @@
-#include "server/optimizer/fused_step.h"
+#include "common/optimizer/fused_step.h"
 
 #include <algorithm>
 #include <array>
 #include <cstring>
 
-namespace slackline::server {
+namespace slackline {
 namespace {
 
 // Between updating weights and encoding their copy: 32 KiB of FP32, which stay in the second-level
@@ -91,4 +91,4 @@ void RunFusedStep(UpdateFunction update, const ParameterView& parameters,
   }
 }
 
-}  // namespace slackline::server
+}  // namespace slackline

@@ -3,16 +3,16 @@
 // An update reads the gradient in its wire format, the weights and the state once, and writes
 // weights and state once. Constants are worked out once a step in double precision and rounded to
 // FP32; the loop itself rounds every operation once (no fused multiply-add), so results are
-// bit-identical on every processor and equal to server/optimizer/reference.h.
+// bit-identical on every processor and equal to common/optimizer/reference.h.
 // Threading: pure functions on memory nobody else touches.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 
-#include "server/optimizer/optimizer.h"
+#include "common/optimizer/optimizer.h"
 
-namespace slackline::server {
+namespace slackline {
 
 // What a step needs besides its arrays.
 struct UpdateConstants {
@@ -27,6 +27,10 @@ struct UpdateConstants {
   float step_size = 0;           // learning_rate / (1 - beta1^step)
   float inverse_sqrt_bias2 = 1;  // 1 / sqrt(1 - beta2^step)
   float epsilon = 0;
+  // Delayed Nesterov.
+  bool ends_period = false;
+  float momentum_share = 0;  // Of the buffer in this step: m times 1 - c*N + c, or c.
+  float inverse_period = 1;
 };
 
 UpdateConstants ComputeConstants(const OptimizerConfig& config, bool decay, float learning_rate,
@@ -41,4 +45,4 @@ using UpdateFunction = void (*)(const ParameterView& parameters, const GradientV
 // The loop for one optimizer and one payload format; kNone when the gradient is only a sum.
 UpdateFunction FindUpdate(OptimizerKind kind, CodecId payload_codec);
 
-}  // namespace slackline::server
+}  // namespace slackline

@@ -4,13 +4,13 @@
 // Threading: pure function on memory nobody else touches. Allocates nothing.
 #pragma once
 
-#include "server/optimizer/optimizer.h"
-#include "server/optimizer/update_kernels.h"
+#include "common/optimizer/optimizer.h"
+#include "common/optimizer/update_kernels.h"
 
-namespace slackline::server {
+namespace slackline {
 
 // As Optimizer::Step; `update` is FindUpdate() for the gradient's payload.
 void RunFusedStep(UpdateFunction update, const ParameterView& parameters,
                   const GradientView& gradient, const UpdateConstants& constants);
 
-}  // namespace slackline::server
+}  // namespace slackline

@@ -1,11 +1,11 @@
-#include "server/optimizer/reference.h"
+#include "common/optimizer/reference.h"
 
 #include <cmath>
 
 #include "common/codec/reference.h"
-#include "server/optimizer/update_kernels.h"
+#include "common/optimizer/update_kernels.h"
 
-namespace slackline::server::reference {
+namespace slackline::reference {
 namespace {
 
 float GradientAt(const GradientView& gradient, size_t i) {
@@ -34,6 +34,13 @@ float Update(OptimizerKind kind, float w, float g, float* slot0, float* slot1,
     case OptimizerKind::kNesterov:
       *slot0 = c.momentum * *slot0 + g;
       return w - c.learning_rate * (g + c.momentum * *slot0);
+    case OptimizerKind::kDelayedNesterov:
+      *slot1 = *slot1 + g;
+      if (c.ends_period) {
+        *slot0 = c.momentum * *slot0 + *slot1 * c.inverse_period;
+        *slot1 = 0;
+      }
+      return w - c.learning_rate * (c.momentum_share * *slot0 + g * c.inverse_period);
     case OptimizerKind::kAdam:
       return Adam(w, g, slot0, slot1, c);
     case OptimizerKind::kAdamW:
@@ -64,4 +71,4 @@ void Step(const OptimizerConfig& config, const ParameterView& parameters,
   }
 }
 
-}  // namespace slackline::server::reference
+}  // namespace slackline::reference

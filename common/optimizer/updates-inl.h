@@ -1,20 +1,20 @@
 // One vector's worth of each optimizer: new weights from weights, gradient and state.
 //
 // Included once per SIMD target. Every struct's Apply() reads and writes its slots at the given
-// pointers and returns the new weights. server/optimizer/reference.cc repeats the same operations
+// pointers and returns the new weights. common/optimizer/reference.cc repeats the same operations
 // in the same order, one value at a time.
-#if defined(SLACKLINE_SERVER_OPTIMIZER_UPDATES_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef SLACKLINE_SERVER_OPTIMIZER_UPDATES_INL_H_
-#undef SLACKLINE_SERVER_OPTIMIZER_UPDATES_INL_H_
+#if defined(SLACKLINE_COMMON_OPTIMIZER_UPDATES_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef SLACKLINE_COMMON_OPTIMIZER_UPDATES_INL_H_
+#undef SLACKLINE_COMMON_OPTIMIZER_UPDATES_INL_H_
 #else
-#define SLACKLINE_SERVER_OPTIMIZER_UPDATES_INL_H_
+#define SLACKLINE_COMMON_OPTIMIZER_UPDATES_INL_H_
 #endif
 
+#include "common/optimizer/update_kernels.h"
 #include "hwy/highway.h"
-#include "server/optimizer/update_kernels.h"
 
 HWY_BEFORE_NAMESPACE();
-namespace slackline::server::HWY_NAMESPACE {
+namespace slackline::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 // w - factor * direction
@@ -63,6 +63,27 @@ struct NesterovUpdate {
   }
 };
 
+struct DelayedNesterovUpdate {
+  static constexpr size_t kSlots = 2;
+  static constexpr bool kCoupledDecay = true;
+  template <class D, class V = hn::Vec<D>>
+  static HWY_INLINE V Apply(D d, V weights, V gradient, float* slot0, float* slot1,
+                            const UpdateConstants& c) {
+    const V inverse_period = hn::Set(d, c.inverse_period);
+    V buffer = hn::LoadU(d, slot0);
+    V delayed = hn::Add(hn::LoadU(d, slot1), gradient);
+    if (c.ends_period) {
+      buffer = hn::Add(hn::Mul(hn::Set(d, c.momentum), buffer), hn::Mul(delayed, inverse_period));
+      delayed = hn::Zero(d);
+      hn::StoreU(buffer, d, slot0);
+    }
+    hn::StoreU(delayed, d, slot1);
+    return Descend(
+        d, weights, c.learning_rate,
+        hn::Add(hn::Mul(hn::Set(d, c.momentum_share), buffer), hn::Mul(gradient, inverse_period)));
+  }
+};
+
 struct AdamUpdate {
   static constexpr size_t kSlots = 2;
   static constexpr bool kCoupledDecay = true;
@@ -104,7 +125,7 @@ struct AdagradUpdate {
   }
 };
 
-}  // namespace slackline::server::HWY_NAMESPACE
+}  // namespace slackline::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
-#endif  // SLACKLINE_SERVER_OPTIMIZER_UPDATES_INL_H_
+#endif  // SLACKLINE_COMMON_OPTIMIZER_UPDATES_INL_H_

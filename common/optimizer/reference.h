@@ -4,12 +4,12 @@
 
 #include <cstdint>
 
-#include "server/optimizer/optimizer.h"
+#include "common/optimizer/optimizer.h"
 
-namespace slackline::server::reference {
+namespace slackline::reference {
 
 // As Optimizer::Step of an optimizer created from `config`.
 void Step(const OptimizerConfig& config, const ParameterView& parameters,
           const GradientView& gradient, float learning_rate, uint64_t step);
 
-}  // namespace slackline::server::reference
+}  // namespace slackline::reference

@@ -3,9 +3,9 @@
 #include <numbers>
 #include <sstream>
 
-#include "server/optimizer/optimizer.h"
+#include "common/optimizer/optimizer.h"
 
-namespace slackline::server {
+namespace slackline {
 namespace {
 
 using Kind = ScheduleConfig::Kind;
@@ -72,4 +72,4 @@ double LearningRate(const ScheduleConfig& config, Clock clock) {
   return config.learning_rate;
 }
 
-}  // namespace slackline::server
+}  // namespace slackline

@@ -1,19 +1,19 @@
-#include "server/optimizer/update_kernels.h"
+#include "common/optimizer/update_kernels.h"
 
 #include <glog/logging.h>
 
 #include <type_traits>
 
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "server/optimizer/update_kernels.cc"
+#define HWY_TARGET_INCLUDE "common/optimizer/update_kernels.cc"
 #include "hwy/foreach_target.h"
 // Highway's headers come after foreach_target.h.
 #include "common/codec/formats-inl.h"
+#include "common/optimizer/updates-inl.h"
 #include "hwy/highway.h"
-#include "server/optimizer/updates-inl.h"
 
 HWY_BEFORE_NAMESPACE();
-namespace slackline::server::HWY_NAMESPACE {
+namespace slackline::HWY_NAMESPACE {
 namespace {
 
 namespace formats = slackline::HWY_NAMESPACE;
@@ -83,6 +83,8 @@ UpdateFunction Find(OptimizerKind kind, CodecId payload_codec) {
       return ForPayload<MomentumUpdate>(payload_codec);
     case OptimizerKind::kNesterov:
       return ForPayload<NesterovUpdate>(payload_codec);
+    case OptimizerKind::kDelayedNesterov:
+      return ForPayload<DelayedNesterovUpdate>(payload_codec);
     case OptimizerKind::kAdam:
       return ForPayload<AdamUpdate>(payload_codec);
     case OptimizerKind::kAdamW:
@@ -94,11 +96,11 @@ UpdateFunction Find(OptimizerKind kind, CodecId payload_codec) {
 }
 
 }  // namespace
-}  // namespace slackline::server::HWY_NAMESPACE
+}  // namespace slackline::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-namespace slackline::server {
+namespace slackline {
 namespace {
 HWY_EXPORT(Find);
 }  // namespace
@@ -109,5 +111,5 @@ UpdateFunction FindUpdate(OptimizerKind kind, CodecId payload_codec) {
   return update;
 }
 
-}  // namespace slackline::server
+}  // namespace slackline
 #endif  // HWY_ONCE
