@@ -25,6 +25,7 @@ Made CreateShm(const EndpointOptions& options) {
 Made CreateTcp(const EndpointOptions& options) {
   TcpOptions tcp;
   tcp.max_region_bytes = options.max_region_bytes;
+  tcp.link_gbps = options.link_gbps;
   return TcpEndpoint::Create(tcp);
 }
 

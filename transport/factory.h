@@ -22,6 +22,8 @@ struct EndpointOptions {
   PollMode poll_mode = PollMode::kAdaptive;
   // For "rdma", also as one of auto's ways.
   RdmaOptions rdma = {};
+  // Throttles the endpoint to a link of this speed, in each direction; 0: not. TCP only.
+  double link_gbps = 0;
 };
 
 // `name` is the value of --transport. "auto" picks for each peer: shared memory on one host, RDMA

@@ -8,6 +8,9 @@
 
 DEFINE_string(transport, "auto",
               "how bytes travel: auto (the fastest way that both ends have) or one of its ways");
+DEFINE_double(link_gbps, 0,
+              "throttle this end to a link of so many Gb/s, each way, to try what a slow network "
+              "does; tcp only; 0: do not");
 DEFINE_string(rdma_devices, "",
               "RDMA devices, mlx5_0,mlx5_1; channels are spread over them, both ends list them in "
               "the same order; empty: the one that routes to the peer, the nearest first");
@@ -89,15 +92,20 @@ TransportChoice TransportFromFlags() {
   }
   TransportChoice choice;
   choice.name = FLAGS_transport;
+  ExitOnFlagError(CheckRange("link_gbps", FLAGS_link_gbps, 0, 1e6));
+  if (FLAGS_link_gbps > 0 && FLAGS_transport != "tcp") {
+    ExitOnFlagError(FlagStatus("transport", FLAGS_transport, "tcp with --link_gbps"));
+  }
+  choice.options.link_gbps = FLAGS_link_gbps;
   choice.options.rdma = RdmaFromFlags();
   return choice;
 }
 
 FlagGroup TransportFlagGroup() {
-  return {
-      "Transport",
-      {"transport", "rdma_devices", "rdma_port", "rdma_gid_index", "rdma_mtu", "rdma_traffic_class",
-       "rdma_service_level", "rdma_timeout", "rdma_retry_count", "rdma_rnr_retry", "rdma_poll"}};
+  return {"Transport",
+          {"transport", "link_gbps", "rdma_devices", "rdma_port", "rdma_gid_index", "rdma_mtu",
+           "rdma_traffic_class", "rdma_service_level", "rdma_timeout", "rdma_retry_count",
+           "rdma_rnr_retry", "rdma_poll"}};
 }
 
 }  // namespace slackline::transport

@@ -1,4 +1,5 @@
-// The flags that say how bytes travel, the same for every program: --transport and --rdma_*.
+// The flags that say how bytes travel, the same for every program: --transport,
+// --link_gbps and --rdma_*.
 // Threading: call from main before other threads start.
 #pragma once
 

@@ -14,6 +14,16 @@ std::unique_ptr<TransportFixture> MakePiecemealTcp() {
   return std::make_unique<TcpFixture>(options);
 }
 
+// A link that every message has to wait for.
+std::unique_ptr<TransportFixture> MakeThrottledTcp() {
+  TcpOptions options;
+  options.link_gbps = 1;
+  return std::make_unique<TcpFixture>(options);
+}
+
+INSTANTIATE_TEST_SUITE_P(TcpThrottled, TransportTest,
+                         testing::Values(TransportUnderTest{.name = "tcp",
+                                                            .make = MakeThrottledTcp}));
 INSTANTIATE_TEST_SUITE_P(Tcp, TransportTest,
                          testing::Values(TransportUnderTest{.name = "tcp", .make = MakeTcp}));
 INSTANTIATE_TEST_SUITE_P(TcpPiecemeal, TransportTest,

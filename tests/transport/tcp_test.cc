@@ -347,8 +347,8 @@ class LeanPair : public Handler {
  public:
   static constexpr size_t kWindow = 8;
 
-  explicit LeanPair(size_t payload_bytes) : payload_bytes_(payload_bytes) {
-    const TcpOptions options;
+  explicit LeanPair(size_t payload_bytes, const TcpOptions& options = {})
+      : payload_bytes_(payload_bytes) {
     server = TcpEndpoint::Create(options).value();
     client = TcpEndpoint::Create(options).value();
     server->set_handler(this);
@@ -360,11 +360,14 @@ class LeanPair : public Handler {
     while (opened_ < 2) Pump();
   }
 
-  void Run(uint64_t requests) {
+  void Begin(uint64_t requests) {
     replies = 0;
     wanted_ = requests;
     sent_ = 0;
     while (sent_ < std::min<uint64_t>(kWindow, requests)) Ask(sent_);
+  }
+  void Run(uint64_t requests) {
+    Begin(requests);
     while (replies < requests) Pump();
   }
   void Pump() {
@@ -431,6 +434,30 @@ TEST(TcpCostTest, SleepingAllocatesNothing) {
     pair.client->Poll(kNsPerMs);
   }
   EXPECT_EQ(ThreadAllocations().allocations, before.allocations);
+}
+
+// Who waits for a throttled link sleeps until there is something to move, and takes it in pieces.
+TEST(TcpCostTest, AThrottledLinkIsNotWaitedForInALoop) {
+  constexpr double kGbps = 0.5;
+  constexpr size_t kBytes = 262'144;
+  constexpr uint64_t kRequests = 16;
+  TcpOptions options;
+  options.link_gbps = kGbps;
+  LeanPair pair(kBytes, options);
+  pair.Run(4);
+  const auto& io = dynamic_cast<TcpEndpoint&>(*pair.client).io_stats();
+  const TcpIoStats before = io;
+  const AllocationCounts allocations = ThreadAllocations();
+  pair.Begin(kRequests);
+  uint64_t turns = 0;
+  for (; pair.replies < kRequests; ++turns) pair.Pump();
+  EXPECT_EQ(ThreadAllocations().allocations, allocations.allocations);
+  // A piece is what the link carries in a quarter of a millisecond.
+  const double pieces = 2 * kRequests * kBytes / (kGbps / 8 * Pacer::kBurstNs);
+  EXPECT_GT(io.paced_waits - before.paced_waits, kRequests);
+  EXPECT_LE(static_cast<double>(io.paced_waits - before.paced_waits), pieces + 16);
+  // Each piece of each end: one sleep, one read or write; and the news of the socket in between.
+  EXPECT_LE(static_cast<double>(turns), 4 * pieces);
 }
 
 // A window of small push-pulls: requests leave together, and every message is read with one call

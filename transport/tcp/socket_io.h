@@ -15,6 +15,7 @@ struct TcpIoStats {
   uint64_t writes = 0, reads = 0;                  // sendmsg and recvmsg calls.
   uint64_t writes_blocked = 0, reads_blocked = 0;  // Of them, those that moved nothing.
   uint64_t read_waits = 0, write_waits = 0;        // Registrations with the reactor.
+  uint64_t paced_waits = 0;                        // Times that a channel waited for link_gbps.
   uint64_t sleeps = 0;                             // Poll() had nothing to do and waited.
 };
 

@@ -196,15 +196,17 @@ std::string TcpChannel::LocalHost() const {
 
 bool TcpChannel::hot() const {
   if (phase_ != Phase::kOpen) return false;
-  const bool may_read = reading_ != Reading::kPaused && !read_waiting_;
-  const bool may_write = queue_ && !queue_->empty() && !write_waiting_;
+  const bool may_read = reading_ != Reading::kPaused && !read_waiting_ && !read_paced;
+  const bool may_write = queue_ && !queue_->empty() && !write_waiting_ && !write_paced;
   return may_read || may_write;
 }
 
 void TcpChannel::Service() {
   // Writing first: replies of the last pass leave before more work comes in.
-  if (phase_ == Phase::kOpen && queue_ && !queue_->empty() && !write_waiting_) ServiceWrites();
-  if (phase_ == Phase::kOpen && !read_waiting_) ServiceReads();
+  if (phase_ == Phase::kOpen && queue_ && !queue_->empty() && !write_waiting_ && !write_paced) {
+    ServiceWrites();
+  }
+  if (phase_ == Phase::kOpen && !read_waiting_ && !read_paced) ServiceReads();
 }
 
 TimeNs TcpChannel::DeadlineNs() const {

@@ -83,9 +83,10 @@ class TcpChannel final : public Channel {
   void Shut();
 
   // The endpoint's bookkeeping.
-  bool listed = false;         // In the endpoint's list of hot channels.
-  size_t slot = 0;             // Place among the endpoint's channels.
-  uint32_t pending_waits = 0;  // Asio handlers that refer to this channel.
+  bool listed = false;                           // In the endpoint's list of hot channels.
+  size_t slot = 0;                               // Place among the endpoint's channels.
+  uint32_t pending_waits = 0;                    // Asio handlers that refer to this channel.
+  bool read_paced = false, write_paced = false;  // Until the endpoint's pacer has bytes again.
 
  private:
   enum class Phase : uint8_t { kConnecting, kOpen, kClosed };

@@ -35,6 +35,13 @@ void TcpChannel::ServiceReads() {
   size_t budget_bytes = endpoint_.options_.pass_bytes;
   for (int turn = 0; turn < kMaxReadsPerPass && budget_bytes > 0; ++turn) {
     if (phase_ != Phase::kOpen || reading_ == Reading::kPaused) return;
+    const size_t allowed_bytes = endpoint_.receive_pacer_.Available(endpoint_.now_ns_);
+    if (allowed_bytes == 0) {
+      read_paced = true;
+      endpoint_.NotePaced(endpoint_.receive_pacer_);
+      return;
+    }
+    budget_bytes = std::min(budget_bytes, allowed_bytes);
     std::array<iovec, 2> vectors;
     size_t wanted_bytes = 0;
     const size_t count = ReadVectors(vectors, budget_bytes, &wanted_bytes);
@@ -56,6 +63,7 @@ void TcpChannel::ServiceReads() {
     read_misses_ = 0;
     ++endpoint_.events_;
     budget_bytes -= std::min(budget_bytes, result.bytes);
+    endpoint_.receive_pacer_.Take(result.bytes);
     ConsumeRead(result.bytes);
     // The socket is empty most likely; the next pass finds out.
     if (result.bytes < wanted_bytes) return;

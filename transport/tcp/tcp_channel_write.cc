@@ -1,4 +1,5 @@
 // Writing: queued messages leave in gather writes of many messages each.
+#include <algorithm>
 #include <array>
 #include <cstring>
 
@@ -19,6 +20,13 @@ void TcpChannel::ServiceWrites() {
   size_t budget_bytes = endpoint_.options_.pass_bytes;
   for (int turn = 0; turn < kMaxWritesPerPass && budget_bytes > 0; ++turn) {
     if (phase_ != Phase::kOpen || queue_->empty()) return;
+    const size_t allowed_bytes = endpoint_.send_pacer_.Available(endpoint_.now_ns_);
+    if (allowed_bytes == 0) {
+      write_paced = true;
+      endpoint_.NotePaced(endpoint_.send_pacer_);
+      return;
+    }
+    budget_bytes = std::min(budget_bytes, allowed_bytes);
     std::array<iovec, kMaxVectors> vectors;
     size_t wanted_bytes = 0;
     const size_t count = queue_->Gather(vectors, budget_bytes, &wanted_bytes);
@@ -34,6 +42,7 @@ void TcpChannel::ServiceWrites() {
     }
     ++endpoint_.events_;
     budget_bytes -= result.bytes;
+    endpoint_.send_pacer_.Take(result.bytes);
     queue_->Advance(result.bytes);
     ReportWritten();
     // A short write means a full socket: there is no point in asking again.

@@ -33,7 +33,9 @@ TcpEndpoint::TcpEndpoint(const TcpOptions& options)
       // One thread runs it: Asio may leave out the wake-ups that several would need.
       io_(1),
       work_(io_.get_executor()),
-      resolver_(io_) {
+      resolver_(io_),
+      send_pacer_(options.link_gbps),
+      receive_pacer_(options.link_gbps) {
   channels_.reserve(kMaxTcpChannels);
   graveyard_.reserve(kMaxTcpChannels);
   hot_.reserve(2 * kMaxTcpChannels);
@@ -67,12 +69,14 @@ size_t TcpEndpoint::Poll(TimeNs max_wait_ns) {
   now_ns_ = time_.NowNs();
 
   // An idle endpoint that may wait looks at the reactor once, below.
+  ResumePaced();
   const bool visit =
       hot_.empty() ? max_wait_ns <= 0 : now_ns_ - reactor_visit_ns_ >= kBusyReactorIntervalNs;
   if (visit) RunReactor(0);
   ServiceHot();
   if (events_ == 0 && max_wait_ns > 0) {
     RunReactor(max_wait_ns);
+    ResumePaced();
     ServiceHot();
   }
   if (now_ns_ >= next_deadline_ns_) SweepDeadlines();
@@ -83,7 +87,8 @@ size_t TcpEndpoint::Poll(TimeNs max_wait_ns) {
 }
 
 void TcpEndpoint::RunReactor(TimeNs max_wait_ns) {
-  const TimeNs wait_ns = std::min(max_wait_ns, next_deadline_ns_ - now_ns_);
+  const TimeNs wait_ns =
+      std::min({max_wait_ns, next_deadline_ns_ - now_ns_, paced_until_ns_ - now_ns_});
   if (wait_ns > 0 && !woken_) {
     ++io_stats_.sleeps;
     RearmWatches();
@@ -203,6 +208,20 @@ void TcpEndpoint::Bury(TcpChannel& channel) {
 
 void TcpEndpoint::NoteDeadline(TimeNs deadline_ns) {
   next_deadline_ns_ = std::min(next_deadline_ns_, deadline_ns);
+}
+
+void TcpEndpoint::NotePaced(const Pacer& pacer) {
+  ++io_stats_.paced_waits;
+  paced_until_ns_ = std::min(paced_until_ns_, pacer.ReadyAt());
+}
+
+void TcpEndpoint::ResumePaced() {
+  if (now_ns_ < paced_until_ns_) return;
+  paced_until_ns_ = kNever;
+  for (const auto& channel : channels_) {
+    channel->read_paced = channel->write_paced = false;
+    Activate(*channel);
+  }
 }
 
 void TcpEndpoint::LogBadPeer(std::string_view peer, const Status& status) {

@@ -24,6 +24,7 @@
 #include "common/time_source.h"
 #include "transport/address.h"
 #include "transport/member.h"
+#include "transport/pacer.h"
 #include "transport/peer_log.h"
 #include "transport/socket_options.h"
 #include "transport/tcp/handler_slot.h"
@@ -44,6 +45,8 @@ struct TcpOptions {
   // A peer may pause between messages for ever, inside one only for this.
   TimeNs stall_timeout_ns = 60 * kNsPerSecond;
   SocketOptions socket;
+  // Bytes of all channels together are paced to this, in each direction; 0: they are not.
+  double link_gbps = 0;
   // Bytes that one channel reads, and writes, before the other direction has its turn. Measured on
   // loopback, 1 MiB requests and replies: 4 MiB moves a third more bytes a second of processor time
   // than 256 KiB does, since the ends wake each other less often. Fixed socket buffers of 256 KiB
@@ -104,6 +107,7 @@ class TcpEndpoint final : public Endpoint, public Waiter {
   void ServiceHot();
   void SweepDeadlines();
   void Reap();
+  void ResumePaced();
   bool OnOwnerThread() const;
 
   // ---- tcp_connect.cc ----
@@ -120,6 +124,8 @@ class TcpEndpoint final : public Endpoint, public Waiter {
   void Bury(TcpChannel& channel);
   // A channel may be given up at `deadline_ns`.
   void NoteDeadline(TimeNs deadline_ns);
+  // The channel waits until the pacer has bytes again.
+  void NotePaced(const Pacer& pacer);
   void LogBadPeer(std::string_view peer, const Status& status);
 
   const TcpOptions options_;
@@ -142,6 +148,8 @@ class TcpEndpoint final : public Endpoint, public Waiter {
   std::vector<TcpChannel*> hot_;
   uint64_t next_channel_id_ = 1;
   TimeNs next_deadline_ns_ = kNever;
+  Pacer send_pacer_, receive_pacer_;
+  TimeNs paced_until_ns_ = kNever;  // Some channel waits for a pacer.
 
   size_t events_ = 0;  // Of the present Poll.
   bool polling_ = false;
