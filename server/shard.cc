@@ -64,6 +64,9 @@ Status Shard::InstallMap(const control::ShardMap& map) {
     return OkStatus();
   }
   SLACKLINE_ASSIGN_OR_RETURN_STATUS(job_, ParseShardJob(map.job()));
+  if (map.job().optimizer().period() == 0) {
+    job_.optimizer.period = std::max(options_.expected_workers, 1u);
+  }
   SLACKLINE_ASSIGN_OR_RETURN_STATUS(optimizer_, Optimizer::Create(job_.optimizer));
   SLACKLINE_ASSIGN_OR_RETURN_STATUS(slot_names_, SlotNames(map.job()));
   SLACKLINE_RETURN_IF_ERROR(AllocateTables(map));
@@ -87,10 +90,20 @@ Status Shard::AllocateTables(const control::ShardMap& map) {
   rule.chunk_count = std::max(static_cast<uint32_t>(store->size()), 1u);
   rule.max_members = options_.max_members;
   rule.first_clock = map.first_clock();
+  rule.quorum = job_.quorum;
+  rule.grace_ns = job_.grace_ns;
+  rule.last_clock = job_.last_clock;
   SLACKLINE_ASSIGN_OR_RETURN_STATUS(consistency_, Consistency::Create(rule));
-  if ((job_.push_plan.dense() == nullptr && job_.mode != ConsistencyMode::kBsp) ||
-      job_.pull_plan.dense() == nullptr) {
+  const bool decodes = job_.push_plan.dense() == nullptr || job_.delay_compensation > 0;
+  if ((decodes && job_.mode != ConsistencyMode::kBsp) || job_.pull_plan.dense() == nullptr) {
     decoded_.resize(store->max_count());
+  }
+  if (job_.delay_compensation > 0) {
+    SLACKLINE_ASSIGN_OR_RETURN_STATUS(
+        backups_, WeightBackups::Create(endpoint_, *store, options_.expected_workers));
+    LOG(INFO) << "shard " << options_.shard << ": delay compensation keeps "
+              << backups_->size_bytes() << " bytes, a copy of the weights for each of "
+              << options_.expected_workers << " workers";
   }
   leaves_.resize(job_.deterministic ? store->size() : 0);
   // The most decisions that one event can cause: a view closes every round and releases or refuses
@@ -118,6 +131,7 @@ Status Shard::TryInstallPendingView() {
   const View view = std::move(*pending_view_);
   pending_view_.reset();
   if (job_.deterministic) SLACKLINE_RETURN_IF_ERROR(ReserveLeavesFor(view));
+  if (job_.quorum > 0) consistency_->OnTime(time_.NowNs());
   SLACKLINE_RETURN_IF_ERROR(consistency_->OnView(view, &decisions_));
   RunDecisions({});
   for (uint32_t local = 0; local < ChunkCount(); ++local) SettleReductions(local);
@@ -201,7 +215,20 @@ void Shard::OnTick(TimeNs now) {
     next_check_at_ = now + CheckInterval();
   }
   ContinueCut();
+  CloseDueRounds();
   Settle();
+}
+
+void Shard::CloseDueRounds() {
+  if (job_.quorum == 0 || !consistency_ || busy_) return;
+  consistency_->OnTime(time_.NowNs());
+  busy_ = true;
+  for (uint32_t local = 0; local < ChunkCount(); ++local) {
+    if (!consistency_->Due(local) || !Changeable(local)) continue;
+    consistency_->CloseDue(local, &decisions_);
+    RunDecisions({});
+  }
+  busy_ = false;
 }
 
 TimeNs Shard::NextDeadline() const {
@@ -210,7 +237,9 @@ TimeNs Shard::NextDeadline() const {
       sending_count_ > 0 || std::any_of(peers_.begin(), peers_.end(), [](const Peer& peer) {
         return peer.channel != nullptr && !peer.greeted;
       });
-  return watched ? next_check_at_ : kNever;
+  // What is due already waits for a copy or a checkpoint's buffer, whose return calls OnTick.
+  const TimeNs due = job_.quorum > 0 && consistency_ ? consistency_->NextDue() : kNever;
+  return std::min(watched ? next_check_at_ : kNever, due);
 }
 
 void Shard::CloseStalledPeers(TimeNs now) {

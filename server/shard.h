@@ -24,6 +24,7 @@
 #include <string_view>
 #include <vector>
 
+#include "common/optimizer/optimizer.h"
 #include "common/status.h"
 #include "common/time_source.h"
 #include "common/types.h"
@@ -32,8 +33,8 @@
 #include "server/checkpoint/chunk_cut.h"
 #include "server/chunk_store.h"
 #include "server/consistency/consistency.h"
+#include "server/late_push.h"
 #include "server/open_requests.h"
-#include "server/optimizer/optimizer.h"
 #include "server/shard_job.h"
 #include "transport/transport.h"
 
@@ -87,10 +88,10 @@ class Shard final : public transport::Handler {
   // For the heartbeat. Allocates.
   control::ShardReport Report() const;
 
-  // Cuts a checkpoint. BSP: each chunk as it is right after round `clock`; otherwise, or if
-  // `final`, as it is now. `sink` gets every chunk and then Finish, and must live until then. A
-  // checkpoint that was under way is finished with Aborted. Chunks do not change while their copy
-  // waits for a buffer of the sink: their pushes are held.
+  // Cuts a checkpoint. BSP: each chunk as it is right after round `clock`; otherwise, with a
+  // quorum, or if `final`, as it is now. `sink` gets every chunk and then Finish, and must live
+  // until then. A checkpoint that was under way is finished with Aborted. Chunks do not change
+  // while their copy waits for a buffer of the sink: their pushes are held.
   void BeginCheckpoint(uint64_t id, Clock clock, bool final, CheckpointSink* sink);
   bool checkpointing() const { return cut_.sink != nullptr; }
 
@@ -130,7 +131,7 @@ class Shard final : public transport::Handler {
     CheckpointSink* sink = nullptr;  // Null: no checkpoint is under way.
     uint64_t id = 0;
     Clock clock = kNoClock;
-    bool at_clock = false;  // BSP: chunks are cut when their round `clock` closes.
+    bool at_clock = false;  // BSP, no quorum: chunks are cut when their round `clock` closes.
     size_t left = 0;        // Chunks not submitted yet.
     size_t scan = 0;        // Where the search for a pending chunk goes on.
     bool ready = false;     // A chunk waits and, as far as we know, a buffer is free.
@@ -148,6 +149,8 @@ class Shard final : public transport::Handler {
   Status TryInstallPendingView();
   void CloseReadersThatLeft(const View& view);
   bool ViewMustWait();
+  // Quorum: closes the rounds whose grace is over, where the chunk can change now.
+  void CloseDueRounds();
   Status ReserveLeavesFor(const View& view);
   Peer* PeerOf(transport::Channel& channel) const;
   void ForgetPeer(Peer* peer);
@@ -210,6 +213,8 @@ class Shard final : public transport::Handler {
   // ---- shard_apply.cc
   bool Changeable(uint32_t local);
   void ApplyAsync(const Push& push);
+  // Corrects the gradient in decoded_ for its delay, if the weights that it was taken at are known.
+  void Compensate(const Push& push, float scale);
   void Accumulate(const Push& push);
   void AddLeaf(const Push& push, bool empty);
   const float* SumLeaves(uint32_t local);
@@ -237,11 +242,12 @@ class Shard final : public transport::Handler {
   std::optional<Consistency> consistency_;
   std::optional<View> pending_view_;  // Waits for the map, or for copies that are being sent.
   uint32_t initialised_chunks_ = 0;
-  // One chunk. SSP, ASP: a push in a codec that the optimizer does not read. Lossy pull codec: the
+  // One chunk. SSP, ASP: a push that the optimizer cannot read as it came. Lossy pull codec: the
   // step that is being published.
   std::vector<float> decoded_;
   std::vector<float*> leaf_scratch_;
-  std::vector<std::vector<Leaf>> leaves_;  // Deterministic: of each chunk's open round.
+  std::unique_ptr<WeightBackups> backups_;  // Delay compensation.
+  std::vector<std::vector<Leaf>> leaves_;   // Deterministic: of each chunk's open round.
 
   // Requests.
   std::vector<Peer> peers_;  // Fixed: channels point into it.

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "common/codec/array_math.h"
 #include "server/shard.h"
@@ -29,7 +30,7 @@ bool Shard::Changeable(uint32_t local) {
 void Shard::ApplyAsync(const Push& push) {
   GradientView gradient;
   const ChunkCodec& codec = store_->at(push.local).push_codec;
-  if (codec.dense() != nullptr) {
+  if (codec.dense() != nullptr && !backups_) {
     gradient.payload = PayloadOf(push);
     gradient.payload_codec = codec.id();
     gradient.payload_scale = 1 / push.header->scale;
@@ -39,8 +40,24 @@ void Shard::ApplyAsync(const Push& push) {
   }
   gradient.scale = static_cast<float>(1 / push.header->weight);
   const auto members = static_cast<double>(consistency_->view().members.size());
-  const double divisor = job_.async_scale_sum ? 1.0 : members;
-  Step(push.local, gradient, LearningRate(job_.schedule, push.header->clock) / divisor);
+  // Delayed Nesterov divides by its period itself.
+  const bool whole = job_.async_scale_sum || job_.optimizer.kind == OptimizerKind::kDelayedNesterov;
+  double rate = LearningRate(job_.schedule, push.header->clock) / (whole ? 1.0 : members);
+  const uint64_t version = store_->at(push.local).version;
+  if (job_.staleness_rate) {
+    const uint64_t read = std::min(push.header->version, version);
+    rate /= StalenessDivisor(version - read, consistency_->view().members.size());
+  }
+  if (backups_) Compensate(push, std::exchange(gradient.scale, 1.0f));
+  Step(push.local, gradient, rate);
+}
+
+void Shard::Compensate(const Push& push, float scale) {
+  const Chunk& chunk = store_->at(push.local);
+  ScaleArray(decoded_.data(), chunk.count, scale);
+  const float* read = backups_->Find(push.local, push.header->worker, push.header->version);
+  if (read == nullptr) return;
+  CompensateDelay(chunk.master, read, job_.delay_compensation, chunk.count, decoded_.data());
 }
 
 void Shard::Accumulate(const Push& push) {

@@ -14,7 +14,7 @@ void Shard::BeginCheckpoint(uint64_t id, Clock clock, bool final, CheckpointSink
   cut_.sink = sink;
   cut_.id = id;
   cut_.clock = clock;
-  cut_.at_clock = job_.mode == ConsistencyMode::kBsp && !final;
+  cut_.at_clock = job_.mode == ConsistencyMode::kBsp && job_.quorum == 0 && !final;
   cut_.left = ChunkCount();
   if (!initialised()) {
     FinishCut(FailedPrecondition("the shard's weights are not initialised"));

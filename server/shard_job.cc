@@ -3,30 +3,39 @@
 #include <string>
 
 #include "proto/job_codecs.h"
+#include "proto/optimizer_spec.h"
 
 namespace slackline::server {
 namespace {
 
-Result<ScheduleConfig> ParseSchedule(const control::JobSpec& spec) {
-  const control::Schedule& in = spec.schedule();
-  ScheduleConfig out;
-  if (in.name() == "constant") {
-    out.kind = ScheduleConfig::Kind::kConstant;
-  } else if (in.name() == "cosine") {
-    out.kind = ScheduleConfig::Kind::kCosine;
-  } else if (in.name() == "step") {
-    out.kind = ScheduleConfig::Kind::kStep;
-  } else {
-    return Err(InvalidArgument("schedule '" + in.name() + "': expected constant, cosine or step"));
+// What changes an update's rule fits only some modes.
+Status ParseVariants(const control::JobSpec& spec, ShardJob* job) {
+  const bool bsp = job->mode == ConsistencyMode::kBsp;
+  constexpr int64_t kMaxGraceMs = 3'600'000;
+  if (spec.quorum() > 0 && (!bsp || job->deterministic)) {
+    return InvalidArgument("quorum " + std::to_string(spec.quorum()) +
+                           ": a quorum needs staleness 0 (BSP), without deterministic");
   }
-  out.learning_rate = in.learning_rate();
-  out.warmup_steps = in.warmup_steps();
-  out.total_steps = in.total_steps() > 0 ? in.total_steps() : spec.steps();
-  out.final_fraction = in.final_fraction();
-  out.step_every = in.step_every();
-  out.step_factor = in.step_factor();
-  SLACKLINE_RETURN_ERR_IF_ERROR(ValidateSchedule(out));
-  return out;
+  if (spec.grace_ms() < 0 || spec.grace_ms() > kMaxGraceMs) {
+    return InvalidArgument("grace_ms " + std::to_string(spec.grace_ms()) + ": expected 0.." +
+                           std::to_string(kMaxGraceMs));
+  }
+  if (bsp && (spec.staleness_rate() || spec.delay_compensation() != 0 ||
+              job->optimizer.kind == OptimizerKind::kDelayedNesterov)) {
+    return InvalidArgument(
+        "staleness_rate, delay_compensation and delayed_nesterov need a staleness above 0 or "
+        "async: under BSP no push is late");
+  }
+  if (!(spec.delay_compensation() >= 0 && spec.delay_compensation() <= 1e6)) {
+    return InvalidArgument("delay_compensation " + std::to_string(spec.delay_compensation()) +
+                           ": expected 0..1e6");
+  }
+  job->quorum = spec.quorum();
+  job->grace_ns = spec.grace_ms() * kNsPerMs;
+  job->last_clock = spec.steps() - 1;
+  job->staleness_rate = spec.staleness_rate();
+  job->delay_compensation = static_cast<float>(spec.delay_compensation());
+  return OkStatus();
 }
 
 }  // namespace
@@ -47,14 +56,9 @@ Result<ShardJob> ParseShardJob(const control::JobSpec& spec) {
                                std::to_string(spec.staleness())));
   }
   job.async_scale_sum = spec.async_scale_sum();
-  const control::Optimizer& optimizer = spec.optimizer();
-  SLACKLINE_ASSIGN_OR_RETURN(job.optimizer.kind, ParseOptimizerKind(optimizer.name()));
-  job.optimizer.momentum = optimizer.momentum();
-  job.optimizer.beta1 = optimizer.beta1();
-  job.optimizer.beta2 = optimizer.beta2();
-  job.optimizer.epsilon = optimizer.epsilon();
-  job.optimizer.weight_decay = optimizer.weight_decay();
-  SLACKLINE_ASSIGN_OR_RETURN(job.schedule, ParseSchedule(spec));
+  SLACKLINE_ASSIGN_OR_RETURN(job.optimizer, proto::ParseOptimizer(spec.optimizer()));
+  SLACKLINE_ASSIGN_OR_RETURN(job.schedule, proto::ParseSchedule(spec.schedule(), spec.steps()));
+  SLACKLINE_RETURN_ERR_IF_ERROR(ParseVariants(spec, &job));
   SLACKLINE_ASSIGN_OR_RETURN(job.push_plan, proto::PushPlan(spec));
   SLACKLINE_ASSIGN_OR_RETURN(job.pull_plan, proto::PullPlan(spec));
   return job;

@@ -8,10 +8,11 @@
 #include <vector>
 
 #include "common/codec/chunk_codec.h"
+#include "common/optimizer/optimizer.h"
 #include "common/status.h"
+#include "common/time_source.h"
 #include "proto/control.pb.h"
 #include "server/consistency/consistency.h"
-#include "server/optimizer/optimizer.h"
 
 namespace slackline::server {
 
@@ -20,6 +21,11 @@ struct ShardJob {
   Clock staleness = 0;
   bool deterministic = false;    // BSP: the fixed summation tree instead of arrival order.
   bool async_scale_sum = false;  // SSP, ASP: the learning rate is not divided by W.
+  uint32_t quorum = 0;           // As ConsistencyOptions.
+  TimeNs grace_ns = 0;
+  Clock last_clock = 0;
+  bool staleness_rate = false;   // SSP, ASP: see StalenessDivisor.
+  float delay_compensation = 0;  // SSP, ASP: lambda of CompensateDelay; 0: off.
   OptimizerConfig optimizer;
   ScheduleConfig schedule;
   CodecPlan push_plan;

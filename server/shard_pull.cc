@@ -163,6 +163,7 @@ void Shard::ReplyPinned(uint32_t index, uint32_t* pins, WireHeader reply, ConstB
   reply.payload_bytes = static_cast<uint32_t>(payload.size());
   reply.trace_id = entry.header.trace_id;
   bytes_out_ += reply.payload_bytes;
+  if (backups_) backups_->Keep(*store_, entry.local, peer.worker);
   const uint64_t ticket = requests_->TicketOf(index);
   const Status status = peer.channel->Reply(reply, payload);
   // The call may have closed the channel and dropped the request with it.

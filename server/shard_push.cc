@@ -98,6 +98,7 @@ PayloadFault Shard::CheckValues(const Push& push) const {
 void Shard::CarryOut(const Push& push) {
   const WireHeader& header = *push.header;
   const bool empty = (header.flags & proto::kFlagEmptyPush) != 0 || push.not_finite;
+  if (job_.quorum > 0) consistency_->OnTime(time_.NowNs());
   const PushAction action =
       consistency_->OnPush(IdOf(header, push.local), empty ? 0 : header.weight, empty, &decisions_);
   LastPush last;

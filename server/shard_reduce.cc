@@ -16,8 +16,9 @@ bool IsEmpty(const WireHeader& header) { return (header.flags & proto::kFlagEmpt
 }  // namespace
 
 Shard::Refusal Shard::CheckReduce(const WireHeader& header, const Chunk& chunk) const {
-  if (job_.mode != ConsistencyMode::kBsp) {
-    return {ReplyStatus::kMalformed, "rounds exist under staleness 0 only"};
+  if (job_.mode != ConsistencyMode::kBsp || job_.quorum > 0) {
+    return {ReplyStatus::kMalformed,
+            "rounds of a clock exist under staleness 0 only, without quorum"};
   }
   if (header.round >= proto::kReduceRounds) {
     return {ReplyStatus::kMalformed, "there is no such round"};

@@ -57,6 +57,10 @@ Result<Consistency> Consistency::Create(const ConsistencyOptions& options) {
     return Err(InvalidArgument("SSP needs a staleness above 0, found " +
                                std::to_string(options.staleness)));
   }
+  if (options.quorum > 0 && options.mode != ConsistencyMode::kBsp) {
+    return Err(InvalidArgument("a quorum is of BSP's rounds: it needs staleness 0"));
+  }
+  if (options.grace_ns < 0) return Err(InvalidArgument("a grace cannot be below 0"));
   if (options.chunk_count == 0) return Err(InvalidArgument("a shard needs at least one chunk"));
   if (options.max_members == 0) return Err(InvalidArgument("max_members must be above 0"));
   if (options.first_clock < 0) {
@@ -148,8 +152,9 @@ void Consistency::Reseat(const View& view, std::vector<Decision>* decisions) {
         continue;
       }
       const Clock first = next.members[slot].first_clock;
-      seat.takes_part_from =
-          options_.mode == ConsistencyMode::kBsp ? std::max(first, rounds_[chunk].clock) : first;
+      seat.takes_part_from = options_.mode == ConsistencyMode::kBsp && !has_quorum()
+                                 ? std::max(first, rounds_[chunk].clock)
+                                 : first;
       seat.watermark = seat.takes_part_from - 1;
     }
   }
@@ -209,7 +214,9 @@ PushAction Consistency::Classify(const PushId& id, size_t slot) const {
   if (id.clock <= seat.watermark) return PushAction::kDuplicate;
   if (id.clock > seat.watermark + 1) return PushAction::kSkipsClock;
   if (options_.mode != ConsistencyMode::kBsp) return PushAction::kApply;
-  return id.clock > rounds_[id.chunk].clock ? PushAction::kEarly : PushAction::kAccumulate;
+  const Clock open = rounds_[id.chunk].clock;
+  const bool early = has_quorum() ? seat.joined_round == open : id.clock > open;
+  return early ? PushAction::kEarly : PushAction::kAccumulate;
 }
 
 PushAction Consistency::Preview(const PushId& id) const {
@@ -226,7 +233,8 @@ PushAction Consistency::OnPush(const PushId& id, double weight, bool empty,
   highest_[slot] = std::max(highest_[slot], id.clock);
   if (action == PushAction::kAccumulate) {
     Round& round = rounds_[id.chunk];
-    CHECK_EQ(round.clock, id.clock) << "a push was accumulated into another round";
+    CHECK(has_quorum() || round.clock == id.clock) << "a push was accumulated into another round";
+    seats(id.chunk)[slot].joined_round = round.clock;
     ++round.recorded;
     if (!empty) {
       ++round.non_empty;
@@ -266,11 +274,48 @@ void Consistency::CloseRounds(uint32_t chunk, std::vector<Decision>* decisions) 
                           .min_clock = clock});
     round = Round{.clock = clock + 1};
   };
+  if (has_quorum()) {
+    if (QuorumComplete(chunk)) close_through(round.clock);
+    return;
+  }
   if (!RoundComplete(chunk)) return;
   if (round.recorded > 0) close_through(round.clock);
   // What is left before the first owed round concerns only joiners that start later.
   const Clock next = NextOwedRound(chunk);
   if (next > round.clock) close_through(next - 1);
+}
+
+// ---- A quorum ----
+
+bool Consistency::QuorumComplete(uint32_t chunk) {
+  Round& round = rounds_[chunk];
+  if (round.recorded == 0) return false;
+  const std::span<const Seat> members = seats(chunk);
+  const bool may_grow = std::any_of(members.begin(), members.end(), [&](const Seat& seat) {
+    return seat.joined_round != round.clock && seat.watermark < options_.last_clock;
+  });
+  if (!may_grow) return true;
+  if (round.recorded < options_.quorum) return false;
+  if (round.grace_end_ns == kNever) round.grace_end_ns = now_ns_ + options_.grace_ns;
+  return Due(chunk);
+}
+
+void Consistency::CloseDue(uint32_t chunk, std::vector<Decision>* decisions) {
+  CloseRounds(chunk, decisions);
+  ReleasePulls(chunk, decisions);
+}
+
+TimeNs Consistency::NextDue() const {
+  TimeNs next = kNever;
+  for (const Round& round : rounds_) {
+    if (round.grace_end_ns > now_ns_) next = std::min(next, round.grace_end_ns);
+  }
+  return next;
+}
+
+Clock Consistency::Settled(const Seat& seat, uint32_t chunk) const {
+  return has_quorum() && seat.joined_round == rounds_[chunk].clock ? seat.watermark - 1
+                                                                   : seat.watermark;
 }
 
 // ---- Pulls ----
@@ -302,7 +347,7 @@ bool Consistency::MayRelease(const Seat& seat, uint32_t chunk, Clock min_clock) 
   const Clock seen = seat.pull_clock - 1;  // The last clock whose updates the reader may ask for.
   switch (options_.mode) {
     case ConsistencyMode::kBsp:
-      return rounds_[chunk].clock > seen;
+      return has_quorum() ? Settled(seat, chunk) >= seen : rounds_[chunk].clock > seen;
     case ConsistencyMode::kSsp:
       return min_clock >= seen - options_.staleness && seat.watermark >= seen;
     case ConsistencyMode::kAsp:
@@ -328,18 +373,18 @@ void Consistency::ReleasePulls(uint32_t chunk, std::vector<Decision>* decisions)
 
 Clock Consistency::MinClock(uint32_t chunk) const {
   CHECK_LT(chunk, options_.chunk_count) << "the shard maps a chunk before it asks about it";
-  if (options_.mode == ConsistencyMode::kBsp) return rounds_[chunk].clock - 1;
+  if (options_.mode == ConsistencyMode::kBsp && !has_quorum()) return rounds_[chunk].clock - 1;
   const std::span<const Seat> members = seats(chunk);
   if (members.empty()) return options_.first_clock - 1;
-  Clock slowest = members.front().watermark;
-  for (const Seat& seat : members) slowest = std::min(slowest, seat.watermark);
+  Clock slowest = Settled(members.front(), chunk);
+  for (const Seat& seat : members) slowest = std::min(slowest, Settled(seat, chunk));
   return slowest;
 }
 
 Clock Consistency::Watermark(uint32_t chunk, WorkerId worker, Incarnation incarnation) const {
   CHECK_LT(chunk, options_.chunk_count) << "the shard maps a chunk before it asks about it";
   const size_t slot = FindSlot(worker, incarnation);
-  return slot == kNoSlot ? kNoClock : seats(chunk)[slot].watermark;
+  return slot == kNoSlot ? kNoClock : Settled(seats(chunk)[slot], chunk);
 }
 
 Clock Consistency::HighestClock(WorkerId worker, Incarnation incarnation) const {

@@ -11,6 +11,12 @@
 //   SSP   s > 0      is applied at once           every member has pushed at least c - s
 //   ASP   async      is applied at once           at once
 //
+// BSP with a quorum of K: a push joins the round that is open when it comes, whatever its clock,
+// one a member and round. The round closes when every member that has clocks left has joined it, or
+// `grace_ns` after K have; who comes later joins the next one. So clocks are the worker's own and
+// rounds the chunk's. Weights for clock c + 1 are released when the round of the member's push c is
+// closed. (In the direction of arXiv 2604.21428, decoupled local updates.)
+//
 // Words. A *life* is (worker, incarnation). Its *watermark* on a chunk is the clock up to which
 // nothing of it is outstanding there: it starts at first_clock - 1 and moves by one with every
 // push; each clock arrives once, in order, without gaps. In BSP exactly one round is *open* on a
@@ -37,6 +43,7 @@
 #include <vector>
 
 #include "common/status.h"
+#include "common/time_source.h"
 #include "common/types.h"
 
 namespace slackline::server {
@@ -45,10 +52,13 @@ enum class ConsistencyMode : uint8_t { kBsp, kSsp, kAsp };
 
 struct ConsistencyOptions {
   ConsistencyMode mode = ConsistencyMode::kBsp;
-  Clock staleness = 0;         // SSP: the bound s > 0. BSP: 0. ASP: not used.
-  uint32_t chunk_count = 0;    // Chunks are numbered 0..chunk_count-1 inside the shard.
-  uint32_t max_members = 256;  // A view with more is refused.
-  Clock first_clock = 0;       // After a restore: the clock after the checkpoint's.
+  Clock staleness = 0;               // SSP: the bound s > 0. BSP: 0. ASP: not used.
+  uint32_t chunk_count = 0;          // Chunks are numbered 0..chunk_count-1 inside the shard.
+  uint32_t max_members = 256;        // A view with more is refused.
+  Clock first_clock = 0;             // After a restore: the clock after the checkpoint's.
+  uint32_t quorum = 0;               // BSP: K; 0: rounds are of all members.
+  TimeNs grace_ns = 0;               // With a quorum.
+  Clock last_clock = INT64_MAX - 1;  // With a quorum: nobody waits for a member that pushed it.
 };
 
 struct Member {
@@ -76,8 +86,9 @@ enum class PushAction : uint8_t {
   kApply,        // SSP, ASP: step the optimizer with it now.
   kAccumulate,   // BSP: add it to the round's sum. kCloseRound may follow in the same call.
   kDuplicate,    // Held already: touch nothing. Its pull, if any, is answered as if new.
-  kEarly,        // BSP: of a later round than the open one; nothing was recorded. Keep it and
-                 // present it again after the chunk's next kCloseRound, or answer kBusy.
+  kEarly,        // BSP: of a later round than the open one (quorum: its life's last push is in
+                 // the open one); nothing was recorded. Keep it and present it again after the
+                 // chunk's next kCloseRound, or answer kBusy.
   kNotInView,    // Refuse: this life is not a member.
   kRoundClosed,  // BSP: refuse: its round was closed before this life joined. Nothing is recorded;
                  // the life's next clocks are taken as soon as they reach the open round.
@@ -150,15 +161,24 @@ class Consistency {
   // older one (a resend), whose ticket is then dropped silently.
   void OnPull(const PushId& id, uint64_t ticket, std::vector<Decision>* decisions);
 
+  // Quorum: tells the time, which never goes back; what comes after happens at this time. Closes
+  // nothing by itself: the caller closes what is due when it can change the chunk.
+  void OnTime(TimeNs now_ns) { now_ns_ = now_ns; }
+  // Quorum: the chunk's grace is over.
+  bool Due(uint32_t chunk) const { return rounds_[chunk].grace_end_ns <= now_ns_; }
+  void CloseDue(uint32_t chunk, std::vector<Decision>* decisions);
+  // Quorum: the next end of a grace that is not over yet; kNever.
+  TimeNs NextDue() const;
+
   // Forgets an open pull (its channel closed).
   void DropPull(uint64_t ticket, uint32_t chunk);
 
   // The clock up to which every member's updates are in the chunk's weights: BSP: the last closed
-  // round; SSP, ASP: the slowest member's watermark. first_clock - 1 of the options (kNoClock, if
-  // nothing was restored) when there are no members.
+  // round; SSP, ASP, quorum: the slowest member's watermark. first_clock - 1 of the options
+  // (kNoClock, if nothing was restored) when there are no members.
   Clock MinClock(uint32_t chunk) const;
   // The life's watermark on the chunk: every clock up to it is held (or, in BSP, was closed before
-  // it joined). kNoClock if it is not a member.
+  // it joined); with a quorum, is in a round that is closed. kNoClock if it is not a member.
   Clock Watermark(uint32_t chunk, WorkerId worker, Incarnation incarnation) const;
   // Highest watermark of a life over all chunks: of a member, or of the last life of a worker that
   // left (see kDepartedPerMember). kNoClock for others.
@@ -181,13 +201,15 @@ class Consistency {
     Clock pull_clock = kNoClock;
     uint64_t pull_ticket = 0;
     bool pull_open = false;
+    Clock joined_round = kNoClock;  // Quorum: of the last push.
   };
   // BSP: the round that is open on one chunk.
   struct Round {
     Clock clock = 0;
     double weight_sum = 0;
     uint32_t non_empty = 0;
-    uint32_t recorded = 0;  // With empty ones.
+    uint32_t recorded = 0;         // With empty ones.
+    TimeNs grace_end_ns = kNever;  // Quorum.
   };
   static constexpr size_t kNoSlot = SIZE_MAX;
 
@@ -209,10 +231,15 @@ class Consistency {
   bool RoundComplete(uint32_t chunk) const;
   // The first clock from the open round on in which a member takes part; the open round if none.
   Clock NextOwedRound(uint32_t chunk) const;
+  bool has_quorum() const { return options_.quorum > 0; }
+  // The last clock of a seat that is in the weights.
+  Clock Settled(const Seat& seat, uint32_t chunk) const;
+  bool QuorumComplete(uint32_t chunk);
   bool MayRelease(const Seat& seat, uint32_t chunk, Clock min_clock) const;
   void ReleasePulls(uint32_t chunk, std::vector<Decision>* decisions);
 
   ConsistencyOptions options_;
+  TimeNs now_ns_ = 0;
   View view_;                        // members, in slot order.
   std::vector<Clock> highest_;       // By slot.
   std::vector<Seat> seats_;          // Chunk by chunk, one for each slot.

@@ -151,6 +151,10 @@ Status CoordinatorState::OnRegisterWorker(ConnectionId connection, const Envelop
 
 Status CoordinatorState::AgreeOnJob(WorkerId rank, const control::JobSpec& job) {
   SLACKLINE_RETURN_IF_ERROR(CheckJob(job));
+  if (job.quorum() > options_.expected_workers) {
+    return InvalidArgument(Text("--quorum=", job.quorum(), ": expected at most the ",
+                                Plural(options_.expected_workers, "worker"), " of the job"));
+  }
   if (job_) return CompareJobs(*job_, Text("worker ", rank), job);
   return AdoptJob(job);
 }
@@ -178,7 +182,7 @@ Status CoordinatorState::AdoptJob(const control::JobSpec& job) {
   job_ = job;
   data_leases_.emplace(job.train_samples(), job.lease_samples());
   checkpoints_.emplace(Checkpoints::Options{.directory = options_.checkpoint_directory,
-                                            .exact_cut = job.staleness() == 0,
+                                            .exact_cut = HasExactRounds(job),
                                             .every = job.checkpoint_every(),
                                             .first_clock = first_clock,
                                             .steps = job.steps(),

@@ -154,7 +154,7 @@ void CoordinatorState::AdmitWaiting() {
 
 Clock CoordinatorState::FirstClockFor(const WorkerRecord& joiner) const {
   Clock first = std::max(map_.first_clock(), joiner.highest_ever + 1);
-  if (job_->staleness() == 0) {
+  if (HasExactRounds(*job_)) {
     // Above every round that may be closed by the time the shards have the view.
     first = std::max(first, HighestClock() + Lead());
   } else {

@@ -14,6 +14,8 @@ namespace {
 
 using control::JobSpec;
 
+constexpr int64_t kMaxLocalSteps = 1 << 20;
+
 std::string Number(double value) {
   char buffer[32];
   std::snprintf(buffer, sizeof(buffer), "%.9g", value);
@@ -52,6 +54,21 @@ const std::vector<Field>& Fields() {
       {"--beta1", kMay, [](const JobSpec& j) { return Number(j.optimizer().beta1()); }},
       {"--beta2", kMay, [](const JobSpec& j) { return Number(j.optimizer().beta2()); }},
       {"--epsilon", kMay, [](const JobSpec& j) { return Number(j.optimizer().epsilon()); }},
+      {"--nesterov_period", kMay,
+       [](const JobSpec& j) { return std::to_string(j.optimizer().period()); }},
+      {"--nesterov_activation", kMay,
+       [](const JobSpec& j) { return Number(j.optimizer().activation()); }},
+      {"--local_steps", kMay, [](const JobSpec& j) { return std::to_string(j.local_steps()); }},
+      {"the local optimizer", kMay,
+       [](const JobSpec& j) { return j.local_optimizer().ShortDebugString(); }},
+      {"the local schedule", kMay,
+       [](const JobSpec& j) { return j.local_schedule().ShortDebugString(); }},
+      {"--quorum", kMay, [](const JobSpec& j) { return std::to_string(j.quorum()); }},
+      {"--grace_ms", kMay, [](const JobSpec& j) { return std::to_string(j.grace_ms()); }},
+      {"--staleness_rate", kMay, [](const JobSpec& j) { return YesNo(j.staleness_rate()); }},
+      {"--delay_compensation", kMay,
+       [](const JobSpec& j) { return Number(j.delay_compensation()); }},
+      {"--link_gbps", kMay, [](const JobSpec& j) { return Number(j.link_gbps()); }},
       {"--weight_decay", kMay,
        [](const JobSpec& j) { return Number(j.optimizer().weight_decay()); }},
       {"--schedule", kMay, [](const JobSpec& j) { return Printable(j.schedule().name()); }},
@@ -223,6 +240,11 @@ Status CheckJob(const control::JobSpec& job) {
     return InvalidArgument(
         Text("--chunk_bytes=", job.chunk_bytes(), ": expected a multiple of ", sizeof(float)));
   }
+  SLACKLINE_RETURN_IF_ERROR(CheckCount("--local_steps", job.local_steps(), 0, kMaxLocalSteps));
+  if (job.local_steps() > 0) {
+    SLACKLINE_RETURN_IF_ERROR(CheckNumbers(job.local_optimizer(), job.local_schedule()));
+  }
+  SLACKLINE_RETURN_IF_ERROR(CheckNumber("--link_gbps", job.link_gbps(), 0, 1e6));
   SLACKLINE_RETURN_IF_ERROR(CheckCount("--checkpoint_every", job.checkpoint_every(), 0, kMaxSteps));
   SLACKLINE_RETURN_IF_ERROR(
       CheckCount("--topk_warmup_steps", job.topk_warmup_steps(), 0, kMaxSteps));
@@ -307,6 +329,10 @@ uint64_t ElementCount(const control::TensorSpec& tensor) {
   uint64_t count = 1;
   for (const int64_t extent : tensor.shape()) count *= static_cast<uint64_t>(extent);
   return count;
+}
+
+bool HasExactRounds(const control::JobSpec& job) {
+  return job.staleness() == 0 && job.quorum() == 0;
 }
 
 std::string_view ModeName(int32_t staleness) {

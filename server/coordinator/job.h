@@ -41,6 +41,8 @@ Status CompareTensors(const Tensors& model, std::string_view holder, std::string
 // Elements of a checked tensor; a scalar (no extents) has one.
 uint64_t ElementCount(const control::TensorSpec& tensor);
 
+// BSP whose round c holds the pushes of clock c, and no others: without a quorum.
+bool HasExactRounds(const control::JobSpec& job);
 // "bsp", "ssp" or "asp".
 std::string_view ModeName(int32_t staleness);
 

@@ -42,6 +42,11 @@ std::string Dump(const Json& json, int indent) {
   return json.dump(indent, ' ', false, Json::error_handler_t::replace);
 }
 
+// Null: the links are as fast as they are.
+Json Throttle(const control::JobSpec& job) {
+  return job.link_gbps() > 0 ? Json(job.link_gbps()) : Json(nullptr);
+}
+
 Json JobJson(const control::JobSpec& job) {
   return {{"model", job.model()},
           {"mode", ModeName(job.staleness())},
@@ -54,7 +59,10 @@ Json JobJson(const control::JobSpec& job) {
           {"push_codec", job.push_codec()},
           {"pull_codec", job.pull_codec()},
           {"chunk_bytes", job.chunk_bytes()},
-          {"checkpoint_every", job.checkpoint_every()}};
+          {"checkpoint_every", job.checkpoint_every()},
+          {"local_steps", job.local_steps()},
+          {"quorum", job.quorum()},
+          {"throttled_to_gbps", Throttle(job)}};
 }
 
 void AddProcess(const Process& process, TimeNs now, Json* json) {
@@ -249,6 +257,11 @@ std::string CoordinatorState::SummaryJson() const {
                         {"empty_steps", totals.empty_steps},
                         {"model", job_->model()},
                         {"staleness_bound", job_->staleness()},
+                        {"push_codec", job_->push_codec()},
+                        {"pull_codec", job_->pull_codec()},
+                        {"local_steps", job_->local_steps()},
+                        {"quorum", job_->quorum()},
+                        {"throttled_to_gbps", Throttle(*job_)},
                         {"servers", options_.expected_servers},
                         {"workers", options_.expected_workers},
                         {"checkpoint", checkpoints_->last_target()},

@@ -20,6 +20,7 @@ server::coordinator::CoordinatorOptions CoordinatorFor(const ClusterOptions& opt
 LedgerOptions LedgerFor(const ClusterOptions& options) {
   const bool exact = options.pull_codec == "fp32";
   return {.bsp = options.staleness == 0,
+          .quorum = options.quorum > 0,
           .workers = options.workers,
           .chunks = options.chunks,
           .clocks = options.clocks,
@@ -69,6 +70,16 @@ ClusterOptions RandomOptions(uint64_t seed, int32_t staleness) {
   return options;
 }
 
+ClusterOptions RandomQuorumOptions(uint64_t seed) {
+  ClusterOptions options = RandomOptions(seed, 0);
+  Rng rng(Mix64(seed ^ 0x900A));
+  options.deterministic = false;
+  options.reduce = false;  // Its rounds are of one clock.
+  options.quorum = 1 + static_cast<uint32_t>(rng.Below(options.workers));
+  options.grace_ms = static_cast<int64_t>(rng.Below(10));
+  return options;
+}
+
 Cluster::Cluster(uint64_t seed, const ClusterOptions& options)
     : options_(options),
       rng_(Mix64(seed ^ 0x5EED)),
@@ -91,6 +102,8 @@ control::JobSpec Cluster::Job() const {
   job.set_steps(options_.clocks);
   job.set_staleness(options_.staleness);
   job.set_deterministic(options_.deterministic);
+  job.set_quorum(options_.quorum);
+  job.set_grace_ms(options_.grace_ms);
   job.set_async_scale_sum(true);
   job.mutable_optimizer()->set_name("sgd");
   job.mutable_optimizer()->set_beta1(0.9);

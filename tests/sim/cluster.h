@@ -20,6 +20,8 @@ namespace slackline::sim {
 struct ClusterOptions {
   int32_t staleness = 0;  // 0 BSP, s > 0 SSP, -1 ASP.
   bool deterministic = false;
+  uint32_t quorum = 0;  // BSP: pushes that close a round after the grace.
+  int64_t grace_ms = 0;
   uint32_t workers = 3;
   uint32_t servers = 2;
   uint32_t shards_per_server = 1;
@@ -46,6 +48,8 @@ struct ClusterOptions {
 
 // Everything by chance, out of one seed.
 ClusterOptions RandomOptions(uint64_t seed, int32_t staleness);
+// The same under BSP with a quorum.
+ClusterOptions RandomQuorumOptions(uint64_t seed);
 
 struct ClusterResult {
   std::vector<std::string> errors;  // Empty: every promise was kept.

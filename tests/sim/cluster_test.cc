@@ -173,6 +173,40 @@ TEST(ReduceTest, ADeadWorkerDelaysNoRoundBeyondItsLease) {
   EXPECT_GT(aggregates, 100u);
 }
 
+// ---- BSP with a quorum ----
+
+TEST(QuorumClusterTest, KeepsItsPromisesUnderFaults) {
+  Coverage coverage;
+  Clock largest_staleness = 0;
+  const auto seeds = SeedsToRun(kSeeds);
+  for (const uint64_t seed : seeds) {
+    const ClusterResult result = Cluster(seed, RandomQuorumOptions(seed)).Run();
+    coverage.Add(result);
+    largest_staleness = std::max(largest_staleness, result.largest_staleness);
+    ASSERT_TRUE(result.errors.empty())
+        << "SLACKLINE_SEED=" << seed << " --gtest_filter=QuorumClusterTest.*\n"
+        << Text(result);
+  }
+  coverage.Print();
+  if (seeds.size() < kSeeds) return;
+  EXPECT_GT(coverage.acknowledged, 10'000u);
+  EXPECT_EQ(coverage.refused, 0u) << "a latecomer joins the next round";
+  EXPECT_GT(largest_staleness, 3) << "nobody was ever late";
+}
+
+TEST(QuorumClusterTest, NobodyWaitsForThoseBeyondTheQuorum) {
+  for (const uint64_t seed : SeedsToRun(30)) {
+    ClusterOptions options{.quorum = 2, .grace_ms = 5, .workers = 4, .clocks = 30, .slots = 30};
+    options.kills = 2;
+    options.replace_chance = 0;
+    options.fault_window_ns = 60 * kNsPerMs;
+    const ClusterResult result = Cluster(seed, options).Run();
+    ASSERT_TRUE(result.errors.empty()) << "SLACKLINE_SEED=" << seed << "\n" << Text(result);
+    // Two of four die in the middle; BSP waits for their lease then, a quorum of two does not.
+    EXPECT_LT(result.longest_wait_ns, options.lease_ns / 4) << "SLACKLINE_SEED=" << seed;
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Modes, ClusterTest, ::testing::Values(0, 1, 3, -1), [](const auto& info) {
   return info.param == 0  ? std::string("Bsp")
          : info.param < 0 ? std::string("Asp")

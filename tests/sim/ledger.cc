@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <utility>
 
 namespace slackline::sim {
@@ -116,14 +117,18 @@ std::string Ledger::CheckAggregate(ChunkIndex chunk, Clock clock, std::span<cons
 
 std::string Ledger::CheckFinal(ChunkIndex chunk, std::span<const float> values) const {
   // After the end every acknowledgement is old.
-  return CheckRead(chunk, values, kNever, {}) +
-         (options_.bsp ? CheckRounds(chunk, values) : std::string());
+  return CheckRead(chunk, values, kNever, {}) + (options_.quorum ? CheckShares(chunk, values)
+                                                 : options_.bsp  ? CheckRounds(chunk, values)
+                                                                 : std::string());
 }
 
 std::string Ledger::CheckElement(ChunkIndex chunk, WorkerId worker, uint32_t slot, float value,
                                  uint32_t low, uint32_t high) const {
   // BSP: a share of one round, at most the whole.
-  const double least = low == 0 ? 0 : options_.bsp ? 1.0 / options_.workers : low;
+  // With a quorum also of lives that left with a push in the round, and of those after them.
+  constexpr double kMostLives = 8;
+  const double share = 1.0 / options_.workers / (options_.quorum ? kMostLives : 1);
+  const double least = low == 0 ? 0 : options_.bsp ? share : low;
   const double slack = options_.tolerance * std::max(1.0, std::fabs(static_cast<double>(value)));
   const bool whole = options_.bsp || std::fabs(value - std::round(value)) <= slack;
   if (whole && value >= least - slack && value <= high + slack) return {};
@@ -148,6 +153,25 @@ std::string Ledger::CheckRounds(ChunkIndex chunk, std::span<const float> values)
     }
   }
   return wrong;
+}
+
+std::string Ledger::CheckShares(ChunkIndex chunk, std::span<const float> values) const {
+  std::map<long, long> elements;  // Of value 1 / n, by n.
+  for (const float value : values.first(this->elements())) {
+    if (value == 0) continue;
+    const long n = std::lround(1 / value);
+    if (n < 1 || std::fabs(value * static_cast<float>(n) - 1) > 1e-5f) {
+      return "  chunk " + std::to_string(chunk) + ": " + std::to_string(value) +
+             " is no share of a round\n";
+    }
+    ++elements[n];
+  }
+  for (const auto& [n, count] : elements) {
+    if (count % n == 0) continue;
+    return "  chunk " + std::to_string(chunk) + ": " + std::to_string(count) +
+           " shares of rounds of " + std::to_string(n) + "\n";
+  }
+  return {};
 }
 
 }  // namespace slackline::sim

@@ -3,6 +3,8 @@
 // Every push of worker w at clock c adds to one element of the chunk: w * slots + c mod slots.
 // SSP and ASP add 1 to it. BSP adds the round's mean, 1 / n for n equal pushes, with one element a
 // clock (slots == clocks), so that a round's pushes are the elements of its clock that are not 0.
+// With a quorum a round of n pushes adds 1 / n for each, of whatever clocks they are, so that the
+// elements of value 1 / n are a multiple of n.
 // Threading: one thread.
 #pragma once
 
@@ -21,6 +23,7 @@ namespace slackline::sim {
 
 struct LedgerOptions {
   bool bsp = false;
+  bool quorum = false;   // BSP: a round may hold pushes of several clocks, and not of everyone.
   uint32_t workers = 1;  // Ranks 0 .. workers - 1.
   uint32_t chunks = 1;
   Clock clocks = 1;
@@ -85,6 +88,7 @@ class Ledger {
   std::string CheckElement(ChunkIndex chunk, WorkerId worker, uint32_t slot, float value,
                            uint32_t low, uint32_t high) const;
   std::string CheckRounds(ChunkIndex chunk, std::span<const float> values) const;
+  std::string CheckShares(ChunkIndex chunk, std::span<const float> values) const;
 
   const LedgerOptions options_;
   std::vector<Lives> pushes_;

@@ -283,7 +283,9 @@ void SimWorker::OnChunkDone(const worker::ChunkResult& result) {
   state.took_part = state.took_part || result.status == ReplyStatus::kOk;
   if (result.status == ReplyStatus::kRoundClosed) {
     ledger_.Refused(rank_, incarnation_, state.clock, result.chunk);
-    if (options_.job.staleness() != 0) Wrong("a round was closed without rounds");
+    if (options_.job.staleness() != 0 || options_.job.quorum() > 0) {
+      Wrong("a round of one's clock was closed where there are none");
+    }
   } else {
     ledger_.Acknowledged(rank_, incarnation_, state.clock, result.chunk, now_ns());
     largest_staleness_ = std::max(largest_staleness_, state.clock - result.min_clock);
@@ -311,7 +313,7 @@ void SimWorker::CheckWeights(ChunkIndex chunk, const worker::ChunkResult& result
   std::vector<Ledger::MustSee> must_see;
   must_see.push_back({rank_, incarnation_, *first_clock_, reading - 1});
   const Clock staleness = options_.job.staleness();
-  if (staleness >= 0) {
+  if (staleness >= 0 && options_.job.quorum() == 0) {
     for (const Membership& other : others_()) {
       if (other.worker == rank_ || other.since_ns > state.asked_ns) continue;
       must_see.push_back(
