@@ -51,12 +51,12 @@ Status Train(const ProcessFlags& flags) {
                                         [&running] { running.OnSignal(true); }));
   SLACKLINE_ASSIGN_OR_RETURN_STATUS(const auto data, OpenTrainingData(flags.data));
   const ModelConfig model = ModelFromFlags(data->manifest.shape);
-  const TrainerOptions options = TrainerFromFlags(model);
   SLACKLINE_ASSIGN_OR_RETURN_STATUS(
       const BatchBuilder samples,
       BatchBuilder::Create(data->train, static_cast<size_t>(model.gpt.context), flags.seed, true));
-  const ClientOptions client_options =
-      ClientFromFlags(JobFromFlags(model, data->manifest, samples.samples()));
+  const control::JobSpec job = JobFromFlags(model, data->manifest, samples.samples());
+  const TrainerOptions options = TrainerFromFlags(model, job);
+  const ClientOptions client_options = ClientFromFlags(job);
   SLACKLINE_ASSIGN_OR_RETURN_STATUS(const std::unique_ptr<Client> client,
                                     Client::Connect(client_options));
   LOG(INFO) << "worker " << client->rank() << " (life " << client->incarnation() << ") of run "

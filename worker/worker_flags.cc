@@ -14,6 +14,7 @@
 #include "common/codec/chunk_codec.h"
 #include "common/flags.h"
 #include "transport/transport_flags.h"
+#include "worker/update_flags.h"
 
 DEFINE_string(mode, "train", "train, evaluate or generate");
 DEFINE_string(coordinator, "", "host:port of the coordinator; needed to train");
@@ -44,7 +45,9 @@ DEFINE_string(staleness, "0", "0 (BSP), a bound > 0 (SSP) or async");
 DEFINE_string(async_scale, "mean",
               "SSP, ASP: mean divides a push's step by the workers, sum does not");
 DEFINE_bool(deterministic, false, "BSP: the same bits in every run and for every split in workers");
-DEFINE_string(optimizer, "adamw", "sgd, momentum, nesterov, adam, adamw or adagrad");
+DEFINE_string(optimizer, "adamw",
+              "sgd, momentum, nesterov, delayed_nesterov, adam, adamw or adagrad; of the workers' "
+              "steps with --local_steps");
 DEFINE_double(learning_rate, 1e-3, "at its highest");
 DEFINE_string(schedule, "constant", "of the learning rate: constant, cosine or step");
 DEFINE_int64(warmup_steps, 0, "clocks in which the learning rate rises to its highest");
@@ -60,9 +63,10 @@ DEFINE_double(clip, 1.0, "largest norm of a micro-batch's mean gradient; 0: any"
 DEFINE_bool(overlap, true, "push during backward; clips by the previous step's norm");
 DEFINE_int64(checkpoint_every, 0, "clocks between checkpoints; 0: only at the end");
 
-DEFINE_string(codec, "fp16",
-              "on the wire: fp32, fp16 or bf16 both ways; or for gradients, with fp16 for weights, "
-              "int8, int4, onebit, fp8_e4m3, fp8_e5m2, topk or randk");
+DEFINE_string(
+    codec, "",
+    "on the wire: fp32, fp16 or bf16 both ways; or for gradients, with --precision for "
+    "weights, int8, int4, onebit, fp8_e4m3, fp8_e5m2, topk or randk; empty: as --precision");
 DEFINE_string(push_codec, "", "of gradients, if not --codec");
 DEFINE_string(pull_codec, "", "of weights, if not --codec");
 DEFINE_uint32(
@@ -70,6 +74,8 @@ DEFINE_uint32(
     "int8, int4, onebit, fp8: values that share a scale, a power of two from 32 to 4096; 0: "
     "256, or 1024 for onebit");
 DEFINE_string(codec_rounding, "nearest", "int8, int4: nearest or stochastic");
+DEFINE_bool(error_feedback, true,
+            "keep what a lossy push drops and add it to the next; off only to see what it is for");
 DEFINE_double(topk_fraction, 0.01, "topk, randk: the part of a tensor's values that is sent");
 DEFINE_string(topk_values, "fp16", "topk, randk: what values travel as, fp16 or int8");
 DEFINE_int64(
@@ -124,11 +130,13 @@ ProgramHelp Help() {
           {"Optimizer",
            {"optimizer", "learning_rate", "schedule", "warmup_steps", "final_fraction",
             "step_every", "step_factor", "momentum", "beta1", "beta2", "epsilon", "weight_decay"}},
+          UpdateFlagGroup(),
+          PrecisionFlagGroup(),
           {"Model", {"model", "layers", "heads", "width", "context", "hidden"}},
           {"On the wire",
-           {"codec", "push_codec", "pull_codec", "codec_block", "codec_rounding", "topk_fraction",
-            "topk_values", "topk_warmup_steps", "codec_min_elements", "chunk_bytes",
-            "credit_bytes"}},
+           {"codec", "push_codec", "pull_codec", "codec_block", "codec_rounding", "error_feedback",
+            "topk_fraction", "topk_values", "topk_warmup_steps", "codec_min_elements",
+            "chunk_bytes", "credit_bytes"}},
           transport::TransportFlagGroup(),
           {"Loss scale",
            {"loss_scale", "loss_scale_growth", "loss_scale_backoff", "loss_scale_min",
@@ -179,13 +187,15 @@ std::vector<int64_t> ParseHidden() {
   return widths;
 }
 
+const std::string& BaseCodec() { return FLAGS_codec.empty() ? PrecisionCodec() : FLAGS_codec; }
+
 // --push_codec, or --codec where it is not given.
-const std::string& PushCodec() { return FLAGS_push_codec.empty() ? FLAGS_codec : FLAGS_push_codec; }
+const std::string& PushCodec() { return FLAGS_push_codec.empty() ? BaseCodec() : FLAGS_push_codec; }
 
 // --pull_codec, or --codec where it is not given and says how weights travel.
 std::string PullCodec() {
   if (!FLAGS_pull_codec.empty()) return FLAGS_pull_codec;
-  return FindCodec(FLAGS_codec) != nullptr ? FLAGS_codec : "fp16";
+  return FindCodec(BaseCodec()) != nullptr ? BaseCodec() : PrecisionCodec();
 }
 
 bool IsFp16(std::string_view codec) {
@@ -294,7 +304,7 @@ void CheckTrainingFlags() {
   (void)transport::TransportFromFlags();
   CheckChoice("async_scale", FLAGS_async_scale, {"mean", "sum"});
   CheckChoice("optimizer", FLAGS_optimizer,
-              {"sgd", "momentum", "nesterov", "adam", "adamw", "adagrad"});
+              {"sgd", "momentum", "nesterov", "delayed_nesterov", "adam", "adamw", "adagrad"});
   CheckChoice("schedule", FLAGS_schedule, {"constant", "cosine", "step"});
   CheckNumber("rank", FLAGS_rank, -1, 255);
   CheckNumber("connect_timeout_s", FLAGS_connect_timeout_s, 0.1, kMaxTimeoutS);
@@ -326,6 +336,7 @@ void CheckTrainingFlags() {
   }
   const int32_t staleness = ParseStaleness();
   CheckCodecs();
+  CheckUpdateFlags(staleness);
   CheckLossScale();
   CheckModel();
   if (FLAGS_deterministic && staleness != 0) {
@@ -389,9 +400,11 @@ GenerateOptions GenerateFromFlags() {
   return {FLAGS_prompt, FLAGS_tokens, FLAGS_temperature, FLAGS_top_k, FLAGS_seed};
 }
 
-TrainerOptions TrainerFromFlags(const ModelConfig& model) {
+TrainerOptions TrainerFromFlags(const ModelConfig& model, const control::JobSpec& job) {
   TrainerOptions options;
   options.model = model;
+  options.compute = ComputeFromFlags();
+  options.local = LocalStepsFromJob(job);
   options.gradient.micro_batches = static_cast<uint32_t>(FLAGS_accumulate);
   options.gradient.batch = static_cast<uint64_t>(FLAGS_batch);
   options.gradient.clip_norm = FLAGS_clip;
@@ -449,6 +462,8 @@ control::JobSpec JobFromFlags(const ModelConfig& model, const DataManifest& data
                                               : std::min<uint64_t>(4 * step_samples, UINT32_MAX);
   job.set_lease_samples(static_cast<uint32_t>(std::min(wanted, train_samples)));
   job.set_data_fingerprint(data.fingerprint);
+  FillUpdateRule(&job);
+  job.set_link_gbps(transport::TransportFromFlags().options.link_gbps);
   return job;
 }
 
@@ -464,6 +479,7 @@ ClientOptions ClientFromFlags(control::JobSpec job) {
   options.connect_timeout_ns = seconds(FLAGS_connect_timeout_s);
   options.start_timeout_ns = seconds(FLAGS_start_timeout_s);
   options.stall_timeout_ns = seconds(FLAGS_stall_timeout_s);
+  options.error_feedback = FLAGS_error_feedback;
   options.credit_bytes = static_cast<size_t>(FLAGS_credit_bytes);
   options.on_wait = [](const std::string& line) { LOG(INFO) << line; };
   return options;

@@ -33,7 +33,7 @@ Mode ModeFromFlags();
 ProcessFlags ProcessFromFlags();
 ModelConfig ModelFromFlags(const DataShape& data);
 GenerateOptions GenerateFromFlags();
-TrainerOptions TrainerFromFlags(const ModelConfig& model);
+TrainerOptions TrainerFromFlags(const ModelConfig& model, const control::JobSpec& job);
 control::JobSpec JobFromFlags(const ModelConfig& model, const DataManifest& data,
                               uint64_t train_samples);
 ClientOptions ClientFromFlags(control::JobSpec job);

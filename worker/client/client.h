@@ -50,6 +50,8 @@ struct ClientOptions {
   std::string coordinator;  // host:port
   std::string transport = "tcp";
   transport::EndpointOptions endpoint = {};
+  // False: what a lossy push dropped is forgotten. It shows what the residual is for.
+  bool error_feedback = true;
   int32_t wanted_rank = -1;
   control::JobSpec job = {};
   TimeNs connect_timeout_ns = 15 * kNsPerSecond;         // Coordinator.

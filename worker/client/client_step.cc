@@ -29,6 +29,7 @@ ConstBytes ClientImpl::Encode(ChunkIndex chunk) {
   if (wire.push_codec.id() != CodecId::kFp32) {
     const ModelSpace::Range range = space_.chunk(chunk);
     float* const residual = residual_.empty() ? nullptr : residual_.data() + range.offset;
+    if (residual != nullptr && !options_.error_feedback) std::fill_n(residual, range.count, 0.0F);
     const EncodeStats stats = wire.push_codec.Encode(
         gradients_.data() + range.offset, step_.scale,
         {.worker = rank(), .clock = clock_, .chunk = chunk}, residual, bytes.data());

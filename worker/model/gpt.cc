@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "worker/model/model_factories.h"
+#include "worker/model/recompute.h"
 #include "worker/model/sampler.h"
 #include "worker/model/torch_model.h"
 
@@ -29,7 +30,8 @@ enum BlockParameter : size_t {
 
 class Gpt final : public TorchModel {
  public:
-  explicit Gpt(const ModelConfig& config) : TorchModel(config), shape_(config.gpt) {
+  Gpt(const ModelConfig& config, const ModelOptions& options)
+      : TorchModel(config, options), shape_(config.gpt), recompute_(options.recompute) {
     const int64_t context = shape_.context;
     mask_ = at::full({context, context}, -std::numeric_limits<float>::infinity()).triu(1);
   }
@@ -89,15 +91,23 @@ class Gpt final : public TorchModel {
     size_t first = kFirstBlock;
     for (int64_t layer = 0; layer < shape_.layers; ++layer, first += kBlockParameters) {
       Need(first, first + kBlockParameters);
-      x = x + Attention(first, Norm(x, first + kNorm1), samples, positions);
-      const at::Tensor up = at::gelu(Linear(Norm(x, first + kNorm2), first + kUp));
-      x = x + Linear(up, first + kDown);
+      const auto block = [this, first, samples, positions](const at::Tensor& in) {
+        const Autocast autocast(compute());  // Backward calls it outside of Forward's.
+        return Block(first, in, samples, positions);
+      };
+      x = recompute_ ? Recomputed(block, x) : block(x);
     }
     Need(first, first + 2);
     return at::linear(Norm(x, first), parameter(kTokenTable));
   }
 
  private:
+  at::Tensor Block(size_t first, const at::Tensor& in, int64_t samples, int64_t positions) const {
+    const at::Tensor x = in + Attention(first, Norm(in, first + kNorm1), samples, positions);
+    const at::Tensor up = at::gelu(Linear(Norm(x, first + kNorm2), first + kUp));
+    return x + Linear(up, first + kDown);
+  }
+
   at::Tensor Norm(const at::Tensor& x, size_t index) const {
     return at::layer_norm(x, {shape_.width}, parameter(index), parameter(index + 1), kNormEpsilon);
   }
@@ -127,11 +137,14 @@ class Gpt final : public TorchModel {
   }
 
   const GptConfig shape_;
+  const bool recompute_;
   at::Tensor mask_;  // [context, context]: 0 where a position may look, else -infinity.
 };
 
 }  // namespace
 
-std::unique_ptr<Model> MakeGpt(const ModelConfig& config) { return std::make_unique<Gpt>(config); }
+std::unique_ptr<Model> MakeGpt(const ModelConfig& config, const ModelOptions& options) {
+  return std::make_unique<Gpt>(config, options);
+}
 
 }  // namespace slackline::worker

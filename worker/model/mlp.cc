@@ -7,7 +7,8 @@ namespace {
 
 class Mlp final : public TorchModel {
  public:
-  explicit Mlp(const ModelConfig& config) : TorchModel(config), shape_(config.mlp) {}
+  Mlp(const ModelConfig& config, const ModelOptions& options)
+      : TorchModel(config, options), shape_(config.mlp) {}
 
   Result<std::string> Generate(const GenerateOptions&) override {
     return Err(Unimplemented("--mode=generate: expected a model of text, this one is an mlp"));
@@ -50,6 +51,8 @@ class Mlp final : public TorchModel {
 
 }  // namespace
 
-std::unique_ptr<Model> MakeMlp(const ModelConfig& config) { return std::make_unique<Mlp>(config); }
+std::unique_ptr<Model> MakeMlp(const ModelConfig& config, const ModelOptions& options) {
+  return std::make_unique<Mlp>(config, options);
+}
 
 }  // namespace slackline::worker

@@ -13,10 +13,11 @@ Model::Model(const ModelConfig& config)
   }
 }
 
-std::unique_ptr<Model> Model::Create(const ModelConfig& config) {
+std::unique_ptr<Model> Model::Create(const ModelConfig& config, const ModelOptions& options) {
   const Status status = ValidateModelConfig(config);
   CHECK(status.ok()) << status;
-  return config.kind == ModelConfig::Kind::kGpt ? MakeGpt(config) : MakeMlp(config);
+  return config.kind == ModelConfig::Kind::kGpt ? MakeGpt(config, options)
+                                                : MakeMlp(config, options);
 }
 
 }  // namespace slackline::worker

@@ -49,10 +49,21 @@ struct GenerateOptions {
   uint64_t seed = 1;
 };
 
+// How a model computes; weights, gradients and losses are FP32 in any case.
+struct ModelOptions {
+  // gpt: gradient checkpointing. A block keeps its input and is computed again in backward.
+  bool recompute = false;
+  // The type of matrix products, as libtorch's autocast picks operations for it.
+  enum class Compute : uint8_t { kFp32, kBf16 } compute = Compute::kFp32;
+};
+
+// Whether this machine multiplies matrices of BF16 natively (AVX512-BF16 or AMX).
+bool DeviceHasBf16();
+
 class Model {
  public:
   // The config must be valid.
-  static std::unique_ptr<Model> Create(const ModelConfig& config);
+  static std::unique_ptr<Model> Create(const ModelConfig& config, const ModelOptions& options = {});
   virtual ~Model() = default;
 
   const ModelConfig& config() const { return config_; }

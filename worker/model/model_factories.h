@@ -7,7 +7,7 @@
 
 namespace slackline::worker {
 
-std::unique_ptr<Model> MakeGpt(const ModelConfig& config);
-std::unique_ptr<Model> MakeMlp(const ModelConfig& config);
+std::unique_ptr<Model> MakeGpt(const ModelConfig& config, const ModelOptions& options);
+std::unique_ptr<Model> MakeMlp(const ModelConfig& config, const ModelOptions& options);
 
 }  // namespace slackline::worker

@@ -91,7 +91,8 @@ void TorchModel::Need(size_t first, size_t last) {
 
 at::Tensor TorchModel::LogitsOf(const Batch& batch, const BeforeUse& before_use) {
   before_use_ = &before_use;
-  at::Tensor logits = ComputeLogits(batch);
+  const Autocast autocast(compute_);
+  at::Tensor logits = ComputeLogits(batch).to(at::kFloat);
   before_use_ = nullptr;
   return logits;
 }
@@ -143,6 +144,8 @@ Result<std::vector<float>> TorchModel::Logits(const Batch& batch) {
   }));
   return values;
 }
+
+bool DeviceHasBf16() { return __builtin_cpu_supports("avx512bf16") > 0; }
 
 void ConfigureTensorLibrary(int threads, bool deterministic) {
   at::set_num_threads(threads);

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <ATen/ATen.h>
+#include <ATen/autocast_mode.h>
 
 #include <memory>
 #include <vector>
@@ -17,6 +18,26 @@ struct Node;
 
 namespace slackline::worker {
 
+// BF16 where libtorch's autocast takes it, for as long as this lives.
+class Autocast {
+ public:
+  explicit Autocast(ModelOptions::Compute compute) : was_on_(at::autocast::is_cpu_enabled()) {
+    if (compute != ModelOptions::Compute::kBf16) return;
+    at::autocast::set_autocast_cpu_dtype(at::kBFloat16);
+    at::autocast::set_cpu_enabled(true);
+  }
+  ~Autocast() {
+    if (was_on_ || !at::autocast::is_cpu_enabled()) return;
+    at::autocast::set_cpu_enabled(false);
+    at::autocast::clear_cache();
+  }
+  Autocast(const Autocast&) = delete;
+  Autocast& operator=(const Autocast&) = delete;
+
+ private:
+  const bool was_on_;
+};
+
 class TorchModel : public Model {
  public:
   Status Bind(std::span<float> weights, std::span<float> gradients) final;
@@ -26,7 +47,8 @@ class TorchModel : public Model {
   Result<std::vector<float>> Logits(const Batch& batch) final;
 
  protected:
-  using Model::Model;
+  TorchModel(const ModelConfig& config, const ModelOptions& options)
+      : Model(config), compute_(options.compute) {}
 
   // The logits [samples * positions, classes] of a batch that fits the model. Calls
   // Need(first, last) before it reads those parameters.
@@ -34,6 +56,7 @@ class TorchModel : public Model {
   // InvalidArgument unless ComputeLogits can take the batch.
   virtual Status CheckBatch(const Batch& batch) const = 0;
 
+  ModelOptions::Compute compute() const { return compute_; }
   const at::Tensor& parameter(size_t index) const { return tensors_[index]; }
   // Waits for the parameters [first, last). Throws to the public function that is running.
   void Need(size_t first, size_t last);
@@ -46,6 +69,7 @@ class TorchModel : public Model {
   at::Tensor LogitsOf(const Batch& batch, const BeforeUse& before_use);
   void RegisterHook(size_t index);
 
+  const ModelOptions::Compute compute_;
   std::vector<at::Tensor> tensors_;
   // An accumulator lives only as long as somebody holds it, and the hooks hang on them.
   std::vector<std::shared_ptr<torch::autograd::Node>> accumulators_;

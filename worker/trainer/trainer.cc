@@ -54,7 +54,7 @@ Status Trainer::Prepare() {
   train_ = std::make_unique<BatchBuilder>(train);
   validation_ = std::make_unique<BatchBuilder>(validation);
 
-  model_ = Model::Create(options_.model);
+  model_ = Model::Create(options_.model, options_.compute);
   std::vector<TensorSpec> tensors;
   for (const ParameterInfo& parameter : model_->parameters()) {
     tensors.push_back({parameter.name, parameter.shape, parameter.decay});
@@ -62,8 +62,13 @@ Status Trainer::Prepare() {
   SLACKLINE_RETURN_IF_ERROR(client_.Declare(std::move(tensors)));
   InitializeWeights(options_.model, client_.job().seed(), client_.weights());
   SLACKLINE_RETURN_IF_ERROR(client_.Initialize());
-  SLACKLINE_RETURN_IF_ERROR(model_->Bind(client_.weights(), client_.gradients()));
-  gradients_ = std::make_unique<GradientPipeline>(options_.gradient, client_, *model_);
+  if (options_.local.steps > 0) {
+    SLACKLINE_ASSIGN_OR_RETURN_STATUS(
+        local_, LocalSteps::Create(options_.local, options_.gradient, client_, *model_));
+  } else {
+    SLACKLINE_RETURN_IF_ERROR(model_->Bind(client_.weights(), client_.gradients()));
+    gradients_ = std::make_unique<GradientPipeline>(options_.gradient, client_, *model_);
+  }
   chunk_waited_.assign(client_.chunk_order().size(), true);
   return OkStatus();
 }
@@ -71,12 +76,12 @@ Status Trainer::Prepare() {
 Status Trainer::TrainLoop() {
   if (client_.first_clock() >= client_.job().steps()) return OkStatus();
   pipeline_ = std::make_unique<DataPipeline>(*train_, client_, options_.gradient.batch,
-                                             options_.gradient.micro_batches);
+                                             static_cast<uint32_t>(MicroBatches()));
   last_closed_ns_ = time_.NowNs();
   training_.store(true, std::memory_order_relaxed);
   for (Clock clock = client_.first_clock(); clock < client_.job().steps(); ++clock) {
     if (stop_.load(std::memory_order_relaxed)) break;
-    SLACKLINE_RETURN_IF_ERROR(TrainStep(clock));
+    SLACKLINE_RETURN_IF_ERROR(local_ ? TrainRound(clock) : TrainStep(clock));
   }
   return CloseStep();
 }
@@ -103,6 +108,28 @@ Status Trainer::TrainStep(Clock clock) {
   return OkStatus();
 }
 
+Status Trainer::TrainRound(Clock clock) {
+  SLACKLINE_RETURN_IF_ERROR(CloseStep());
+  local_->BeginRound();
+  OpenStep step;
+  step.clock = clock;
+  for (uint64_t count = 0; count < MicroBatches(); ++count) {
+    SLACKLINE_ASSIGN_OR_RETURN_STATUS(std::unique_ptr<Batch> batch, pipeline_->Next());
+    SLACKLINE_ASSIGN_OR_RETURN_STATUS(const double loss, model_->Forward(*batch, {}));
+    step.loss_sum += loss;
+    const auto index = static_cast<uint32_t>(count % options_.gradient.micro_batches);
+    SLACKLINE_RETURN_IF_ERROR(local_->Backward(index));
+    pipeline_->Recycle(std::move(batch));
+  }
+  SLACKLINE_ASSIGN_OR_RETURN_STATUS(step.outcome, local_->Push(clock));
+  open_ = std::make_unique<OpenStep>(step);
+  return OkStatus();
+}
+
+uint64_t Trainer::MicroBatches() const {
+  return uint64_t{options_.gradient.micro_batches} * std::max(options_.local.steps, 1u);
+}
+
 Status Trainer::WaitForWeights(size_t first, size_t last) {
   for (size_t tensor = first; tensor < last; ++tensor) {
     for (const ChunkIndex chunk : client_.tensor_chunks(tensor)) {
@@ -126,7 +153,7 @@ Status Trainer::CloseStep() {
 
 void Trainer::Report(const OpenStep& step, const StepStats& stats) {
   const TimeNs now = time_.NowNs();
-  const uint64_t samples = options_.gradient.batch * options_.gradient.micro_batches;
+  const uint64_t samples = options_.gradient.batch * MicroBatches();
   control::StepReport report;
   report.set_clock(step.clock);
   report.set_loss(step.loss_sum / static_cast<double>(samples));
@@ -148,10 +175,11 @@ void Trainer::Report(const OpenStep& step, const StepStats& stats) {
   client_.Report(report);
 
   if (step.outcome.partial) ++partial_steps_;
+  if (step.outcome.overflow) ++overflows_;
   if (step.outcome.overflow) {
     LOG(INFO) << "step " << step.clock << ": overflow at loss scale " << step.outcome.scale
               << (step.outcome.partial ? ", the rest of the step was" : ", the step was")
-              << " pushed empty (" << gradients_->overflows() << " such steps, " << partial_steps_
+              << " pushed empty (" << overflows_ << " such steps, " << partial_steps_
               << " of them partial)";
   }
   const bool last = step.clock + 1 == client_.job().steps();
@@ -173,6 +201,7 @@ Status Trainer::Finish() {
 
 Status Trainer::EvaluateForAll() {
   SLACKLINE_RETURN_IF_ERROR(client_.PullAll());
+  if (local_) local_->BeginRound();
   SLACKLINE_ASSIGN_OR_RETURN_STATUS(
       const EvaluationResult result,
       EvaluateModel(*model_, *validation_, options_.evaluate_samples));

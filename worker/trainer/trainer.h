@@ -23,12 +23,15 @@
 #include "worker/trainer/data_pipeline.h"
 #include "worker/trainer/evaluation.h"
 #include "worker/trainer/gradient_pipeline.h"
+#include "worker/trainer/local_steps.h"
 
 namespace slackline::worker {
 
 struct TrainerOptions {
   ModelConfig model;
+  ModelOptions compute;
   GradientOptions gradient;
+  LocalStepOptions local;
   GenerateOptions sample;                         // At the end, for models of text.
   uint64_t evaluate_samples = 512;                // At the end; 0: the whole validation split.
   int64_t log_every = 20;                         // Steps between log lines; 0: none.
@@ -59,6 +62,9 @@ class Trainer {
   Status Prepare();
   Status TrainLoop();
   Status TrainStep(Clock clock);
+  // A clock of local steps.
+  Status TrainRound(Clock clock);
+  uint64_t MicroBatches() const;  // Of a clock.
   Status WaitForWeights(size_t first, size_t last);
   // Closes the open step, if there is one, and reports it.
   Status CloseStep();
@@ -75,11 +81,13 @@ class Trainer {
   std::unique_ptr<BatchBuilder> train_;
   std::unique_ptr<BatchBuilder> validation_;
   std::unique_ptr<DataPipeline> pipeline_;
-  std::unique_ptr<GradientPipeline> gradients_;
+  std::unique_ptr<GradientPipeline> gradients_;  // Or local_, as the options say.
+  std::unique_ptr<LocalSteps> local_;
   std::unique_ptr<OpenStep> open_;
   std::vector<bool> chunk_waited_;  // For the open step.
   TimeNs last_closed_ns_ = 0;
   uint64_t partial_steps_ = 0;
+  uint64_t overflows_ = 0;
   std::atomic<bool> training_{false};
 };
 

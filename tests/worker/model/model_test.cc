@@ -9,6 +9,7 @@
 #include <set>
 
 #include "common/random.h"
+#include "tests/worker/model/saved_bytes.h"
 #include "worker/model/sampler.h"
 
 namespace slackline::worker {
@@ -37,8 +38,8 @@ ModelConfig SmallMlp() {
 
 // A model with memory of its own.
 struct Bound {
-  explicit Bound(const ModelConfig& config, uint64_t seed = 1)
-      : model(Model::Create(config)),
+  explicit Bound(const ModelConfig& config, uint64_t seed = 1, const ModelOptions& options = {})
+      : model(Model::Create(config, options)),
         weights(model->weight_count()),
         gradients(model->weight_count()) {
     InitializeWeights(config, seed, weights);
@@ -358,6 +359,70 @@ TEST(SamplerTest, TemperatureZeroTopKAndProportions) {
   counts.assign(4, 0);
   for (int i = 0; i < 1000; ++i) ++counts[all.Pick(logits)];
   EXPECT_THAT(counts, Each(Gt(10)));
+}
+
+// Gradient checkpointing: the same bits, and a fraction of the activations.
+TEST(RecomputeTest, GradientsAreTheSameAndLessIsKept) {
+  ModelConfig config = SmallGpt();
+  config.gpt.layers = 6;
+  const Batch batch = TextBatch(4, 12, 3);
+  Bound plain(config), recomputing(config, 1, {.recompute = true});
+  plain.Gradient(batch, 8);
+  recomputing.Gradient(batch, 8);
+  EXPECT_EQ(plain.gradients, recomputing.gradients);
+  EXPECT_EQ(plain.Loss(batch), recomputing.Loss(batch));
+
+  const auto kept = [&](Bound& bound) {
+    const int64_t bytes = BytesKeptBy([&] { (void)bound.Loss(batch); });
+    EXPECT_TRUE(bound.model->Backward(1, {}).ok());
+    return bytes;
+  };
+  const int64_t all = kept(plain), inputs = kept(recomputing);
+  // The input of each block must be there, and the logits' part is the same.
+  EXPECT_GE(inputs, 6 * 4 * 12 * 16 * 4);
+  EXPECT_LT(inputs, all / 2) << "of " << all;
+}
+
+TEST(RecomputeTest, EveryGradientIsReportedOnceAndInOrder) {
+  Bound plain(SmallGpt()), recomputing(SmallGpt(), 1, {.recompute = true});
+  const Batch batch = TextBatch(2, 12, 3);
+  std::vector<size_t> expected, found;
+  const auto record = [&](Bound& bound, std::vector<size_t>* order) {
+    EXPECT_TRUE(bound.model->Forward(batch, {}).has_value());
+    EXPECT_TRUE(bound.model
+                    ->Backward(1,
+                               [order](size_t parameter) {
+                                 order->push_back(parameter);
+                                 return OkStatus();
+                               })
+                    .ok());
+  };
+  record(plain, &expected);
+  record(recomputing, &found);
+  EXPECT_EQ(found.size(), plain.model->parameters().size());
+  EXPECT_EQ(std::set<size_t>(found.begin(), found.end()).size(), found.size());
+  // Later blocks come first, with either.
+  const auto place = [](const std::vector<size_t>& order, size_t parameter) {
+    return std::find(order.begin(), order.end(), parameter) - order.begin();
+  };
+  EXPECT_LT(place(found, 14), place(found, 2));
+  EXPECT_LT(place(expected, 14), place(expected, 2));
+}
+
+TEST_P(ModelTest, Bf16ProductsComeCloseToFp32) {
+  const Batch batch = BatchFor(GetParam(), 8, 3);
+  Bound fp32(GetParam());
+  Bound bf16(GetParam(), 1, {.recompute = true, .compute = ModelOptions::Compute::kBf16});
+  fp32.Gradient(batch, 1);
+  bf16.Gradient(batch, 1);
+  EXPECT_NE(fp32.gradients, bf16.gradients) << "nothing was rounded to bf16";
+  double difference = 0, norm = 0;
+  for (size_t i = 0; i < fp32.gradients.size(); ++i) {
+    difference += std::pow(double{fp32.gradients[i]} - double{bf16.gradients[i]}, 2);
+    norm += std::pow(double{fp32.gradients[i]}, 2);
+  }
+  EXPECT_LT(std::sqrt(difference / norm), 0.05);
+  EXPECT_NEAR(fp32.Loss(batch), bf16.Loss(batch), 0.02 * fp32.Loss(batch));
 }
 
 }  // namespace

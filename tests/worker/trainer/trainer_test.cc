@@ -88,6 +88,20 @@ TEST_F(TrainerTest, TrainsEvaluatesSamplesAndLeaves) {
   EXPECT_FALSE(client->final_report().sample().empty());
 }
 
+TEST_F(TrainerTest, LocalStepsTrainWithAClockForHOfThem) {
+  cluster_.job.set_steps(12);
+  cluster_.learning_rate = 1;
+  options_.local.steps = 5;
+  options_.local.optimizer.kind = OptimizerKind::kSgd;
+  options_.local.schedule.learning_rate = 0.5;
+  const auto client = Train();
+  ASSERT_EQ(client->reports().size(), 12u);
+  EXPECT_EQ(client->reports()[0].samples(), 5u * 4);
+  EXPECT_EQ(client->steps()[0].options.weight, 5 * 4);
+  EXPECT_LT(client->reports().back().loss(), 0.8 * client->reports().front().loss());
+  EXPECT_LT(client->final_report().validation_loss(), 4.5) << "of the servers' weights";
+}
+
 TEST_F(TrainerTest, OnlyTheLowestRankReports) {
   cluster_.lowest = false;
   EXPECT_THAT(Train()->calls(), ElementsAre("barrier trained", "leave done: trained"));
