@@ -57,6 +57,7 @@ def checked(convert, good, expected):
 
 positive = checked(int, lambda value: value >= 1, "a whole number above 0")
 not_negative = checked(int, lambda value: value >= 0, "a whole number, 0 or more")
+gigabits = checked(float, lambda value: 0 < value <= 1e6, "Gb/s, above 0")
 seconds = checked(float, lambda value: 0 <= value < 1e9, "seconds, 0 or more")
 
 
@@ -114,6 +115,10 @@ def add_run(commands):
                              "RDMA where both ends have it, else TCP), shm, rdma or tcp")
     parser.add_argument("--staleness", type=staleness, metavar="S",
                         help="0 (BSP), a bound > 0 (SSP) or async; given to the workers")
+
+    parser.add_argument("--link-gbps", type=gigabits, metavar="G",
+                        help="throttle every shard and worker to a link of G Gb/s, each way: what a "
+                             "slow network would do (tcp only)")
 
     again = parser.add_argument_group("a directory that was used before")
     again = again.add_mutually_exclusive_group()

@@ -114,10 +114,14 @@ class Fleet:
             self._servers.append(self._launch("server", index, [
                 self._programs / "slackline-server", f"--coordinator={self._address}",
                 f"--shards={self._options.shards}", f"--transport={self._options.transport}",
-                f"--host={host or '127.0.0.1'}"], host))
+                f"--host={host or '127.0.0.1'}", *self._throttle()], host))
         for rank in range(self._options.workers):
             self._workers.append(self._start_worker(rank))
         self._write_record()
+
+    def _throttle(self):
+        gbps = self._options.link_gbps
+        return [] if gbps is None else [f"--link_gbps={gbps:g}"]
 
     def _start_coordinator(self):
         options = self._options
@@ -147,7 +151,7 @@ class Fleet:
 
     def _start_worker(self, rank):
         flags = [f"--coordinator={self._address}", f"--transport={self._options.transport}",
-                 f"--rank={rank}"]
+                 f"--rank={rank}", *self._throttle()]
         if self._options.staleness is not None:
             flags.append(f"--staleness={self._options.staleness}")
         self._lives[rank] += 1
