@@ -28,9 +28,9 @@ double StalenessDivisor(uint64_t staleness, size_t workers);
 void CompensateDelay(const float* weights, const float* backup, float lambda, size_t count,
                      float* gradient);
 
-// The weights that each worker was given last: w_bak of delay compensation; with a lossy pull codec,
-// the master that those were made from. It takes one FP32 copy
-// of the shard's chunks for every rank, which is the price of that method.
+// The weights that each worker was given last: w_bak of delay compensation; with a lossy pull
+// codec, the master that those were made from. It takes one FP32 copy of the shard's chunks for
+// every rank, which is the price of that method.
 class WeightBackups {
  public:
   // ResourceExhausted: the memory is not there.
