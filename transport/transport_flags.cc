@@ -10,7 +10,7 @@ DEFINE_string(transport, "auto",
               "how bytes travel: auto (the fastest way that both ends have) or one of its ways");
 DEFINE_double(link_gbps, 0,
               "throttle this end to a link of so many Gb/s, each way, to try what a slow network "
-              "does; tcp only; 0: do not");
+              "does; over tcp, which auto then is; 0: do not");
 DEFINE_string(rdma_devices, "",
               "RDMA devices, mlx5_0,mlx5_1; channels are spread over them, both ends list them in "
               "the same order; empty: the one that routes to the peer, the nearest first");
@@ -92,10 +92,13 @@ TransportChoice TransportFromFlags() {
   }
   TransportChoice choice;
   choice.name = FLAGS_transport;
-  ExitOnFlagError(CheckRange("link_gbps", FLAGS_link_gbps, 0, 1e6));
-  if (FLAGS_link_gbps > 0 && FLAGS_transport != "tcp") {
-    ExitOnFlagError(FlagStatus("transport", FLAGS_transport, "tcp with --link_gbps"));
+  if (FLAGS_link_gbps > 0) {
+    if (choice.name == "auto") choice.name = "tcp";
+    if (choice.name != "tcp") {
+      ExitOnFlagError(FlagStatus("transport", FLAGS_transport, "tcp with --link_gbps"));
+    }
   }
+  ExitOnFlagError(CheckRange("link_gbps", FLAGS_link_gbps, 0, 1e6));
   choice.options.link_gbps = FLAGS_link_gbps;
   choice.options.rdma = RdmaFromFlags();
   return choice;
