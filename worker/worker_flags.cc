@@ -81,6 +81,9 @@ DEFINE_string(topk_values, "fp16", "topk, randk: what values travel as, fp16 or 
 DEFINE_int64(
     topk_warmup_steps, 0,
     "topk, randk: clocks in which the fraction of gradients falls to that, by fours from 1/4");
+DEFINE_double(worker_momentum, 0,
+              "momentum of gradients at the worker, before a codec with a residual selects from "
+              "them, as in deep gradient compression; needs --optimizer=sgd; 0: none");
 DEFINE_uint64(
     codec_min_elements, 8192,
     "where a codec is not fp32, fp16 or bf16: tensors with fewer elements (biases, norms) "
@@ -135,8 +138,8 @@ ProgramHelp Help() {
           {"Model", {"model", "layers", "heads", "width", "context", "hidden"}},
           {"On the wire",
            {"codec", "push_codec", "pull_codec", "codec_block", "codec_rounding", "error_feedback",
-            "topk_fraction", "topk_values", "topk_warmup_steps", "codec_min_elements",
-            "chunk_bytes", "credit_bytes"}},
+            "topk_fraction", "topk_values", "topk_warmup_steps", "worker_momentum",
+            "codec_min_elements", "chunk_bytes", "credit_bytes"}},
           transport::TransportFlagGroup(),
           {"Loss scale",
            {"loss_scale", "loss_scale_growth", "loss_scale_backoff", "loss_scale_min",
@@ -221,6 +224,16 @@ void CheckCodecs() {
   CheckNumber("topk_warmup_steps", static_cast<double>(FLAGS_topk_warmup_steps), 0, 1e12);
   check(FLAGS_push_codec.empty() ? "codec" : "push_codec", PushCodec());
   check(FLAGS_pull_codec.empty() ? "codec" : "pull_codec", PullCodec());
+  CheckNumber("worker_momentum", FLAGS_worker_momentum, 0, 0.99999);
+  if (FLAGS_worker_momentum > 0 && FindCodec(PushCodec()) != nullptr) {
+    ExitOnFlagError(
+        FlagStatus("worker_momentum", std::to_string(FLAGS_worker_momentum),
+                   "0 unless --push_codec is one of " + std::string(ResidualCodecNames())));
+  }
+  if (FLAGS_worker_momentum > 0 && FLAGS_optimizer != "sgd") {
+    ExitOnFlagError(FlagStatus("worker_momentum", std::to_string(FLAGS_worker_momentum),
+                               "0 unless --optimizer=sgd, which then has no momentum of its own"));
+  }
 }
 
 LossScaleOptions LossScaleOf(std::string_view push_codec) {
@@ -470,6 +483,7 @@ control::JobSpec JobFromFlags(const ModelConfig& model, const DataManifest& data
 ClientOptions ClientFromFlags(control::JobSpec job) {
   const auto seconds = [](double value) { return static_cast<TimeNs>(value * kNsPerSecond); };
   ClientOptions options;
+  options.worker_momentum = FLAGS_worker_momentum;
   options.coordinator = FLAGS_coordinator;
   transport::TransportChoice transport = transport::TransportFromFlags();
   options.transport = std::move(transport.name);

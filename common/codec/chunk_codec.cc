@@ -5,6 +5,8 @@
 #include <cmath>
 #include <cstring>
 
+#include "common/codec/momentum.h"
+
 namespace slackline {
 namespace {
 
@@ -26,19 +28,18 @@ std::vector<double> Fractions(const CodecRule& rule) {
 }
 
 // Error feedback for a dense codec: the residual becomes the value, then loses what was encoded.
-EncodeStats EncodeDense(const Codec& codec, const float* in, size_t count, float loss_scale,
-                        float* residual, std::byte* out) {
+EncodeStats EncodeDense(const Codec& codec, const float* in, size_t count, float in_scale,
+                        float loss_scale, float* residual, std::byte* out) {
   size_t non_finite = 0;
-  const float unscale = 1 / loss_scale;
   for (size_t i = 0; i < count; ++i) {
-    const float value = in[i] * unscale;
+    const float value = in[i] * in_scale;
     const bool finite = std::isfinite(value);
     non_finite += finite ? 0 : 1;
     residual[i] += finite ? value : 0.0F;
   }
   EncodeStats stats = codec.Encode(residual, count, loss_scale, out);
   stats.non_finite += non_finite;
-  codec.DecodeAdd(out, count, -unscale, residual);
+  codec.DecodeAdd(out, count, -1 / loss_scale, residual);
   return stats;
 }
 
@@ -142,6 +143,21 @@ void ChunkCodec::ForEach(Clock clock, Visit visit) const {
 
 EncodeStats ChunkCodec::Encode(const float* in, float loss_scale, EncodeIdentity identity,
                                float* residual, std::byte* out) const {
+  return EncodeParts(in, 1 / loss_scale, loss_scale, identity, residual, nullptr, out);
+}
+
+EncodeStats ChunkCodec::EncodeWithMomentum(const float* in, float loss_scale, float momentum,
+                                           const EncodeIdentity& identity, float* residual,
+                                           float* velocity, std::byte* out) const {
+  EncodeStats stats = UpdateVelocity(in, count_, 1 / loss_scale, momentum, velocity);
+  stats.saturated +=
+      EncodeParts(velocity, 1, loss_scale, identity, residual, velocity, out).saturated;
+  return stats;
+}
+
+EncodeStats ChunkCodec::EncodeParts(const float* in, float in_scale, float loss_scale,
+                                    EncodeIdentity identity, float* residual, float* velocity,
+                                    std::byte* out) const {
   EncodeStats stats;
   const size_t stage = plan_->StageOf(identity.clock);
   ForEach(identity.clock, [&](const Part& part, const Codec& codec, size_t offset) {
@@ -151,12 +167,15 @@ EncodeStats ChunkCodec::Encode(const float* in, float loss_scale, EncodeIdentity
     if (part.dense == nullptr) {
       // A coded part belongs to a plan with residual; encoding without one drops for good.
       const auto& residual_codec = static_cast<const ResidualCodec&>(codec);
-      part_stats = residual_codec.EncodeResidual(from, part.count, 1 / loss_scale, kept, kept,
-                                                 identity, out + offset);
+      part_stats = residual_codec.EncodeResidual(from, part.count, in_scale, kept, kept, identity,
+                                                 out + offset);
+      if (velocity != nullptr) {
+        residual_codec.ClearSent(out + offset, part.count, velocity + part.offset);
+      }
     } else if (kept == nullptr) {
       part_stats = codec.Encode(from, part.count, 1, out + offset);
     } else {
-      part_stats = EncodeDense(codec, from, part.count, loss_scale, kept, out + offset);
+      part_stats = EncodeDense(codec, from, part.count, in_scale, loss_scale, kept, out + offset);
     }
     stats.saturated += part_stats.saturated;
     stats.non_finite += part_stats.non_finite;

@@ -90,6 +90,11 @@ class ChunkCodec {
   // undoes that.
   EncodeStats Encode(const float* in, float loss_scale, EncodeIdentity identity, float* residual,
                      std::byte* out) const;
+  // The same with momentum at the worker (common/codec/momentum.h): `velocity` is `count` floats
+  // like the residual, which must be there. A push that is taken back leaves the velocity as it is.
+  EncodeStats EncodeWithMomentum(const float* in, float loss_scale, float momentum,
+                                 const EncodeIdentity& identity, float* residual, float* velocity,
+                                 std::byte* out) const;
   // A push of these bytes was given up: what it carried is added to the residual.
   void TakeBack(const std::byte* payload, float loss_scale, Clock clock, float* residual) const;
 
@@ -106,6 +111,10 @@ class ChunkCodec {
     size_t count = 0;
     const Codec* dense = nullptr;  // Null: the plan's coded().
   };
+  // Encodes in * in_scale; where `velocity` is not null, zeroes it where a value was sent.
+  EncodeStats EncodeParts(const float* in, float in_scale, float loss_scale,
+                          EncodeIdentity identity, float* residual, float* velocity,
+                          std::byte* out) const;
   const Codec& CodecOf(const Part& part, size_t stage) const;
   size_t PartBytes(const Part& part, size_t stage) const;  // With the padding behind it.
   // Calls visit(part, codec, offset in bytes) for every part.

@@ -25,6 +25,10 @@ struct MomentumState {
   float* next_residual;
 };
 
+// velocity = momentum * velocity + in * scale; an input that is not finite is counted and left out.
+EncodeStats UpdateVelocity(const float* in, size_t count, float scale, float momentum,
+                           float* velocity);
+
 // Encodes in[i] * scale with momentum in [0, 1). `out` and the result are as for EncodeResidual.
 EncodeStats EncodeWithMomentum(const ResidualCodec& codec, const float* in, size_t count,
                                float scale, float momentum, const MomentumState& state,

@@ -397,7 +397,8 @@ void UseCodec(const std::string& push, control::JobSpec* job) {
 }
 
 // With SGD and rate 1 the weights fall by the mean of what was sent: with the workers' residuals
-// they account for every gradient. Exactly for codecs that select, on integers.
+// they account for every gradient. Exactly for codecs that select, on integers. With momentum at
+// the worker they account for what momentum SGD moves by, where nothing is masked.
 TEST(ClientTest, WhatWasSentAndTheResidualsAreTheGradients) {
   constexpr uint32_t kWorkers = 2;
   constexpr Clock kSteps = 40;
@@ -410,20 +411,25 @@ TEST(ClientTest, WhatWasSentAndTheResidualsAreTheGradients) {
       UseCodec(codec, &job);
       job.mutable_optimizer()->set_name("sgd");
       job.mutable_schedule()->set_learning_rate(1);
+      const double momentum = codec == "onebit" ? 0.5 : 0;
       std::vector<std::vector<double>> kept(kWorkers), pushed(kWorkers);
       std::vector<float> weights;
       std::vector<Thread> threads;
       for (uint32_t worker = 0; worker < kWorkers; ++worker) {
         threads.emplace_back("worker", [&, worker] {
-          auto client = Join(Options(fleet, job, static_cast<int32_t>(worker)));
+          ClientOptions options = Options(fleet, job, static_cast<int32_t>(worker));
+          options.worker_momentum = momentum;
+          auto client = Join(options);
           ASSERT_TRUE(client);
           pushed[worker].resize(kElements);
+          std::vector<double> velocity(kElements);
           Rng rng(worker);
           for (Clock clock = 0; clock < kSteps; ++clock) {
             const float scale = clock < 10 ? 1.0F : 16.0F;
             for (size_t i = 0; i < kElements; ++i) {
               const float value = static_cast<float>(rng.Below(9)) - 4;
-              pushed[worker][i] += value;
+              velocity[i] = momentum * velocity[i] + value;
+              pushed[worker][i] += velocity[i];
               client->gradients()[i] = value * scale;
             }
             ASSERT_TRUE(client->BeginStep(clock, {.weight = 1, .scale = scale}).ok());

@@ -94,6 +94,14 @@ void ClientImpl::OnMap(const control::ShardMap& map) {
 Status ClientImpl::CheckCodecs() {
   SLACKLINE_ASSIGN_OR_RETURN_STATUS(push_plan_, proto::PushPlan(job()));
   SLACKLINE_ASSIGN_OR_RETURN_STATUS(pull_plan_, proto::PullPlan(job()));
+  const double momentum = options_.worker_momentum;
+  const bool may_have_one = job().optimizer().name() == "sgd" && push_plan_.dense() == nullptr;
+  if (momentum != 0 && !(momentum > 0 && momentum < 1 && may_have_one)) {
+    return InvalidArgument("momentum at the worker is " + std::to_string(momentum) +
+                           ": expected 0, or less than 1 with the optimizer sgd and a push codec "
+                           "with a residual; found " +
+                           job().optimizer().name() + " and " + job().push_codec());
+  }
   return OkStatus();
 }
 
@@ -144,6 +152,9 @@ Status ClientImpl::AllocateMemory() {
   SLACKLINE_ASSIGN_OR_RETURN_STATUS(gradients_, AllocateFloats());
   if (push_plan_.dense() == nullptr) {
     SLACKLINE_ASSIGN_OR_RETURN_STATUS(residual_, AllocateFloats());
+    if (options_.worker_momentum > 0) {
+      SLACKLINE_ASSIGN_OR_RETURN_STATUS(velocity_, AllocateFloats());
+    }
   }
   if (pull_plan_.dense() == nullptr) {
     SLACKLINE_ASSIGN_OR_RETURN_STATUS(reference_, AllocateFloats());

@@ -52,6 +52,10 @@ struct ClientOptions {
   transport::EndpointOptions endpoint = {};
   // False: what a lossy push dropped is forgotten. It shows what the residual is for.
   bool error_feedback = true;
+  // In [0, 1): of gradients, in front of a push codec with a residual, as in deep gradient
+  // compression (common/codec/momentum.h). The job's optimizer is then sgd. The same at all
+  // workers.
+  double worker_momentum = 0;
   int32_t wanted_rank = -1;
   control::JobSpec job = {};
   TimeNs connect_timeout_ns = 15 * kNsPerSecond;         // Coordinator.

@@ -129,6 +129,7 @@ class ClientImpl final : public Client {
   // Lossy pull codec: the servers' published reference, by which steps to later versions are made;
   // else empty. The training loop may change weights_, never this.
   std::span<float> reference_;
+  std::span<float> velocity_;  // Momentum at the worker, without loss scale; else empty.
 
   bool step_open_ = false;
   Clock clock_ = 0;  // Of the open step, or the next one.

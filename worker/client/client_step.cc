@@ -30,9 +30,14 @@ ConstBytes ClientImpl::Encode(ChunkIndex chunk) {
     const ModelSpace::Range range = space_.chunk(chunk);
     float* const residual = residual_.empty() ? nullptr : residual_.data() + range.offset;
     if (residual != nullptr && !options_.error_feedback) std::fill_n(residual, range.count, 0.0F);
-    const EncodeStats stats = wire.push_codec.Encode(
-        gradients_.data() + range.offset, step_.scale,
-        {.worker = rank(), .clock = clock_, .chunk = chunk}, residual, bytes.data());
+    const float* const gradient = gradients_.data() + range.offset;
+    const EncodeIdentity identity{.worker = rank(), .clock = clock_, .chunk = chunk};
+    const EncodeStats stats =
+        velocity_.empty()
+            ? wire.push_codec.Encode(gradient, step_.scale, identity, residual, bytes.data())
+            : wire.push_codec.EncodeWithMomentum(
+                  gradient, step_.scale, static_cast<float>(options_.worker_momentum), identity,
+                  residual, velocity_.data() + range.offset, bytes.data());
     stats_.encode.saturated += stats.saturated;
     stats_.encode.non_finite += stats.non_finite;
   }

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "common/codec/momentum.h"
 #include "common/random.h"
 
 namespace slackline {
@@ -119,6 +120,49 @@ TEST(ChunkCodecTest, NothingIsLost) {
         ASSERT_NEAR(sent[i] + residual[i], pushed[i], 2e-3) << name << " at " << i;
       }
     }
+  }
+}
+
+// With momentum the small tensors' part is momentum SGD, and a coded one what
+// common/codec/momentum.h makes of it, under a loss scale too.
+TEST(ChunkCodecTest, MomentumIsThatOfEveryPart) {
+  constexpr float kMomentum = 0.5F;  // A power of two: sums stay exact.
+  const CodecPlan plan = Plan({.name = "topk", .fraction = 0.1, .min_elements = 100});
+  const ChunkCodec codec(plan, kParts);
+  const ResidualCodec& coded = plan.coded(0);
+  const size_t large = kParts.front().count;
+  const size_t small_end = large + kParts[1].count + kParts[2].count;
+  Rng rng(9);
+  std::vector<float> residual(kCount), velocity(kCount), sent(kCount);
+  std::vector<float> want_residual(large), want_velocity(large), want_sent(large);
+  std::vector<float> small_velocity(kCount), small_moved(kCount);
+  std::vector<std::byte> payload(codec.MaxEncodedBytes()), part(coded.EncodedBytes(large));
+  for (Clock clock = 0; clock < 8; ++clock) {
+    const float scale = clock % 2 == 0 ? 1.0F : 8.0F;
+    std::vector<float> gradient = Integers(rng);
+    EncodeWithMomentum(coded, gradient.data(), large, 1, kMomentum,
+                       {.velocity = want_velocity.data(),
+                        .residual = want_residual.data(),
+                        .next_velocity = want_velocity.data(),
+                        .next_residual = want_residual.data()},
+                       {.clock = clock}, part.data());
+    coded.DecodeAdd(part.data(), large, 1, want_sent.data());
+    for (size_t i = 0; i < kCount; ++i) {
+      small_velocity[i] = kMomentum * small_velocity[i] + gradient[i];
+      small_moved[i] += small_velocity[i];
+      gradient[i] *= scale;
+    }
+    codec.EncodeWithMomentum(gradient.data(), scale, kMomentum, {.clock = clock}, residual.data(),
+                             velocity.data(), payload.data());
+    codec.DecodeAdd(payload.data(), scale, clock, sent.data());
+  }
+  for (size_t i = 0; i < large; ++i) {
+    ASSERT_EQ(sent[i], want_sent[i]) << i;
+    ASSERT_EQ(velocity[i], want_velocity[i]) << i;
+  }
+  for (size_t i = large; i < small_end; ++i) {
+    ASSERT_EQ(velocity[i], small_velocity[i]) << i;
+    ASSERT_NEAR(sent[i] + residual[i], small_moved[i], 1e-4) << i;
   }
 }
 
