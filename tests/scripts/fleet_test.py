@@ -79,7 +79,7 @@ class FleetTest(unittest.TestCase):
             self.assertIn(text, done.stdout)
         log = (self.run_dir / "logs" / "worker-1.log").read_text()
         for flag in ("--coordinator=127.0.0.1:4711", "--rank=1", "--staleness=3", "--model=gpt",
-                     "--steps=10", "--transport=tcp"):
+                     "--steps=10", "--transport=auto"):
             self.assertIn(flag, log)
         self.assertIn("--shards=4", (self.run_dir / "logs" / "server-0.log").read_text())
         self.assertIn("--checkpoint=", (self.run_dir / "logs" / "coordinator.log").read_text())
