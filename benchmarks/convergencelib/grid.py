@@ -67,7 +67,10 @@ def codec_cases(model, steps):
         case("onebit", "--push_codec=onebit", "--pull_codec=fp16"),
         case("onebit without error feedback", "--push_codec=onebit", "--pull_codec=fp16",
              "--error_feedback=off"),
-        case("topk 1 % with momentum correction", *topk, "--momentum_correction=on"),
+        case("topk 1 %, momentum correction", *topk, "--optimizer=sgd",
+             "--worker_momentum=0.9"),
+        case("topk 1 %, correction, warm-up", *topk, "--optimizer=sgd", "--worker_momentum=0.9",
+             f"--topk_warmup_steps={steps // 4}"),
         case("topk 1 %", *topk),
         case("int8", "--push_codec=int8", "--pull_codec=fp16"),
         case("int4", "--push_codec=int4", "--pull_codec=fp16"),
@@ -76,7 +79,7 @@ def codec_cases(model, steps):
         case("int8 both ways", "--push_codec=int8", "--pull_codec=int8", full=True),
         case("fp8_e4m3", "--push_codec=fp8_e4m3", "--pull_codec=fp16"),
         case("fp8_e5m2", "--push_codec=fp8_e5m2", "--pull_codec=fp16", full=True),
-        case("randk 5 %", "--push_codec=randk", "--pull_codec=fp16", "--randk_fraction=0.05"),
+        case("randk 5 %", "--push_codec=randk", "--pull_codec=fp16", "--topk_fraction=0.05"),
         case("powersgd rank 4", "--push_codec=powersgd", "--pull_codec=fp16"),
         case("sharedscale8", "--push_codec=sharedscale8", "--pull_codec=fp16"),
     ]
@@ -131,7 +134,7 @@ def link_cases():
 
 def cases():
     gpt, mlp = MODELS["gpt"]["steps"], MODELS["mlp"]["steps"]
-    return [*link_cases(), *codec_cases("gpt", gpt)[:5], *variant_cases("gpt", gpt)[:3],
-            *codec_cases("gpt", gpt)[5:], *staleness_cases("gpt", gpt),
+    return [*link_cases(), *codec_cases("gpt", gpt)[:6], *variant_cases("gpt", gpt)[:3],
+            *codec_cases("gpt", gpt)[6:], *staleness_cases("gpt", gpt),
             *variant_cases("gpt", gpt)[3:], *codec_cases("mlp", mlp), *staleness_cases("mlp", mlp),
             *variant_cases("mlp", mlp)]
