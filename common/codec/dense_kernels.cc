@@ -1,6 +1,7 @@
 #include "common/codec/dense_kernels.h"
 
 #include <cmath>
+#include <cstring>
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "common/codec/dense_kernels.cc"
@@ -102,7 +103,9 @@ size_t FirstNonFinite(const std::byte* bytes, size_t count) {
   }
   // The block with the culprit, or the tail.
   for (; i < count; ++i) {
-    if ((in[i] & Format::kExponentMask) == Format::kExponentMask) break;
+    Bits bits;  // Behind another part's bytes, a part starts anywhere.
+    std::memcpy(&bits, bytes + i * sizeof(bits), sizeof(bits));
+    if ((bits & Format::kExponentMask) == Format::kExponentMask) break;
   }
   return i;
 }
