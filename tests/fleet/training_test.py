@@ -48,8 +48,8 @@ class Training(LiveTest):
         self.assertLessEqual(summary["staleness_max"], 2)
 
     def test_asp_learns(self):
-        self.run_fleet("asp", 1, 2, "async", ["--steps=60"])
-        self.check_learned("asp", 60, 2)
+        self.run_fleet("asp", 1, 2, "async", ["--steps=120"])
+        self.check_learned("asp", 120, 2)
 
     def test_lossy_gradients_learn(self):
         sent = {}
